@@ -1,0 +1,59 @@
+# Everything runs from .venv, which `make install` creates; each target installs what it needs first.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# -qq: pip prints errors only. No prompt is ever answered, since CI has no standard input.
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
+TYPED := $(wildcard tenure gates runners worker/tenure_protocol worker/tenure_worker)
+
+.DEFAULT_GOAL := test
+.PHONY: install demo test check sim bench up browser clean
+
+install: $(STAMP)
+
+$(STAMP): constraints.txt pyproject.toml worker/pyproject.toml
+	@echo "== install: the pinned packages into .venv (two to four minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tenure needs Python 3.11 or newer; set PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) install -c constraints.txt -e ./worker -e '.[dagster,s3,example,dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/tenure demo
+
+# The browser test looks at the real pages; where Chromium is missing and cannot be installed it skips and says so.
+browser:
+	@if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "== test: installing chromium and chromium-driver for the browser test"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		{ apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } >/dev/null 2>&1 \
+		|| echo "== test: chromium could not be installed; the browser test will skip"; \
+	fi
+
+test: $(STAMP) browser
+	@echo "== test"
+	@$(BIN)/python -m pytest -n 2
+
+check: $(STAMP)
+	@echo "== check: ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check --diff .
+	@echo "== check: mypy"
+	@$(BIN)/mypy --no-error-summary $(TYPED)
+	@echo "== check: import-linter"
+	@$(BIN)/lint-imports
+
+sim: $(STAMP)
+	@echo "== sim: the long seeded histories"
+	@$(BIN)/python -m pytest -n 2 -m soak || { [ $$? = 5 ] && echo "== sim: no test is marked soak"; }
+
+bench: $(STAMP)
+	@set -e; for script in bench/*.py; do \
+		if [ -e "$$script" ]; then echo "== bench: $$script"; $(BIN)/python "$$script"; fi; \
+	done
+
+up: $(STAMP)
+	@$(BIN)/tenure up
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

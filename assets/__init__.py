@@ -1,0 +1,1 @@
+"""The research-to-deploy chain: one file per asset, and their checks."""

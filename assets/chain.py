@@ -1,0 +1,429 @@
+"""The chain as a pure function of the store: which jobs a stage has, and what they add up to.
+
+training -> metrics -> backtest -> pinned_retrain -> seed_spread -> pinned_backtest -> deployment.
+Nothing here knows Dagster or keeps state: a stage's jobs follow from the results of the stages before
+it, so whoever asks, whenever, gets the same jobs, and deleting Dagster's storage loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gates import promotion
+from gates.check import check_record
+from gates.evidence import Evidence
+from gates.spread import spread
+from gates.verdict import Verdict, deployable
+from tenure.errors import Blocked, StoreOutOfReach
+from tenure.plan.file import Plan
+from tenure.settings import Settings
+from tenure_protocol import fingerprint
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt, decode, encode
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import read_witness
+from tenure_protocol.records import (
+    BacktestValue,
+    FileEntry,
+    JobSpec,
+    Manifest,
+    Member,
+    MetricValue,
+    ModelRecord,
+    Pointer,
+    Promote,
+    SnapshotRef,
+    Witness,
+    environment_digest,
+)
+from tenure_protocol.store.api import Store, StoreSilent
+from tenure_protocol.store.settle import create_once
+from tenure_worker import code, stages
+from tenure_worker.snapshot import read_manifest
+
+STAGES = (
+    "training",
+    "metrics",
+    "backtest",
+    "pinned_retrain",
+    "seed_spread",
+    "pinned_backtest",
+    "deployment",
+)
+
+
+class Incomplete(Exception):
+    """A stage whose jobs are not all finished yet; ``jobs`` are the open ones."""
+
+    def __init__(self, stage: str, jobs: Sequence[str]) -> None:
+        super().__init__(f"{len(jobs)} jobs of {stage} are not finished")
+        self.jobs = tuple(jobs)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job that finished well, and the snapshot its pointer names."""
+
+    spec: JobSpec
+    witness: Witness
+    manifest: Manifest
+
+    @property
+    def ref(self) -> SnapshotRef:
+        """Its last snapshot."""
+        assert self.witness.pointer is not None
+        return SnapshotRef(self.spec.id, self.witness.pointer)
+
+
+class Chain:
+    """One plan over one store. Reads only, but for the model records of finished stages."""
+
+    def __init__(self, store: Store, plan: Plan, settings: Settings, clock: Clock) -> None:
+        self._store = store
+        self._plan = plan
+        self._clock = clock
+        self._final: dict[str, Done] = {}  # what has ended can be remembered: it is final
+        self._manifests: dict[str, Manifest] = {}  # by digest
+        code.add_code_path(settings.root)
+        try:
+            self._code = code.code_digest(plan.experiment)
+            self._data = code.data_digest(code.load_experiment(plan.experiment))
+        except (code.BadEntryPoint, OSError) as error:
+            raise plan.error(("experiment",), str(error)) from error
+        promote = plan.promote
+        self._promote = Promote(
+            promote.metric, promote.direction, promote.margin, promote.min_score, promote.alpha
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """The plan it plays."""
+        return self._plan
+
+    # ------------------------------------------------------------------------------- job specs
+
+    def specs(self, stage: str) -> list[JobSpec]:
+        """The jobs of a stage. Raises :class:`Incomplete` or :class:`Blocked` of an earlier one."""
+        match stage:
+            case "training":
+                return [
+                    self._spec("train", stage, point, seed, 1)
+                    for point in self._plan.points()
+                    for seed in self._plan.seeds
+                ]
+            case "metrics":
+                return [self._of_model("evaluate", stage, done) for done in self.done("training")]
+            case "backtest":
+                self.done("metrics")
+                return [self._of_model("backtest", stage, done) for done in self.done("training")]
+            case "pinned_retrain":
+                return self._retrain_specs()
+            case "seed_spread":
+                return [
+                    self._of_model("evaluate", stage, done) for done in self.done("pinned_retrain")
+                ]
+            case "pinned_backtest":
+                self._demand(self.spread())
+                return [
+                    self._of_model("backtest", stage, done) for done in self.done("pinned_retrain")
+                ]
+            case "deployment":
+                self.second_generation()
+                return []
+        raise ValueError(f"{stage!r} is no stage; there are {', '.join(STAGES)}")
+
+    def _spec(
+        self,
+        kind: Literal["train", "evaluate", "backtest"],
+        stage: str,
+        config: Mapping[str, object],
+        seed: int,
+        generation: int,
+        *,
+        parent: str | None = None,
+        model: SnapshotRef | None = None,
+        requires: dict[str, object] | None = None,
+    ) -> JobSpec:
+        plan = self._plan
+        return JobSpec(
+            experiment=plan.name,
+            kind=kind,
+            stage=stage,
+            entry_point=plan.experiment,
+            config=dict(config),
+            seed=seed,
+            generation=generation,
+            code=self._code,
+            data=self._data,
+            milestone_every=plan.milestone_every,
+            parent=parent,
+            model=model,
+            requires=requires,
+            cards=plan.cards,
+            patience_s=plan.patience_s,
+            max_silence_s=plan.max_silence_s,
+        )
+
+    def _of_model(
+        self, kind: Literal["evaluate", "backtest"], stage: str, trained: Done
+    ) -> JobSpec:
+        """A job that reads a trained model, in the environment its training was pinned to."""
+        spec = trained.spec
+        return self._spec(
+            kind,
+            stage,
+            spec.config,
+            spec.seed,
+            spec.generation,
+            parent=spec.parent,
+            model=trained.ref,
+            requires=spec.requires,
+        )
+
+    def _retrain_specs(self) -> list[JobSpec]:
+        parent = self.promoted()
+        measured = parent.members[0].measured[-1]
+        requires = fingerprint.pin(parent.environments[measured])
+        return [
+            self._spec(
+                "train", "pinned_retrain", parent.config, seed, 2,
+                parent=parent.id, requires=requires,
+            )
+            for seed in self._plan.retrain_seeds
+        ]  # fmt: skip
+
+    # --------------------------------------------------------------------------------- results
+
+    def done(self, stage: str) -> list[Done]:
+        """The finished jobs of a stage, in order.
+
+        Raises :class:`Incomplete` while some are open and :class:`Blocked` when one ended otherwise.
+        """
+        return self._collect(stage, self.specs(stage))
+
+    def _collect(self, stage: str, specs: Sequence[JobSpec]) -> list[Done]:
+        found, still_open, failed = [], [], []
+        for spec in specs:
+            done = self._final.get(spec.id) or self._done(spec)
+            if done is None:
+                still_open.append(spec.id)
+            elif isinstance(done, str):
+                failed.append(done)
+            else:
+                self._final[spec.id] = done
+                found.append(done)
+        if failed:
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            raise Blocked(f"{stage}: {failed[0]}{more}")
+        if still_open:
+            raise Incomplete(stage, still_open)
+        return found
+
+
+    def _done(self, spec: JobSpec) -> Done | str | None:
+        """A finished job; a sentence for one that ended otherwise; ``None`` for an open one."""
+        key = keys.witness_of(spec)
+        try:
+            witness = read_witness(self._store, key).witness
+            if witness is None or witness.phase not in ("finished", "cancelled"):
+                return None
+            words = f"job {spec.id} ({spec.kind}, seed {spec.seed}, {spec.config})"
+            if witness.phase == "cancelled":
+                return f"{words} was cancelled by {witness.by}: {witness.reason}"
+            if witness.exit_code != 0 or witness.pointer is None:
+                last = (witness.reason or "").strip().splitlines()
+                return f"{words} ended with code {witness.exit_code}: {last[-1] if last else '?'}"
+            return Done(spec, witness, self._manifest(spec.id, witness.pointer))
+        except Corrupt as error:
+            return str(error)
+        except StoreSilent as error:
+            raise StoreOutOfReach(str(error)) from error
+
+    def _manifest(self, job: str, pointer: Pointer) -> Manifest:
+        if pointer.digest not in self._manifests:
+            self._manifests[pointer.digest] = read_manifest(self._store, job, pointer)
+        return self._manifests[pointer.digest]
+
+    def evaluations(self, generation: int) -> dict[str, Done]:
+        """The finished evaluate jobs of a generation, by the train job they read."""
+        return self._by_model("metrics" if generation == 1 else "seed_spread")
+
+    def backtests(self, generation: int) -> dict[str, Done]:
+        """The finished backtest jobs of a generation, by the train job they read."""
+        return self._by_model("backtest" if generation == 1 else "pinned_backtest")
+
+    def _by_model(self, stage: str) -> dict[str, Done]:
+        return {done.spec.model.job: done for done in self.done(stage) if done.spec.model}
+
+    # --------------------------------------------------------------------------------- records
+
+    def first_generation(self) -> list[ModelRecord]:
+        """One record per point of the grid, with its verdicts; written to the store."""
+        evaluations, backtests = self.evaluations(1), self.backtests(1)
+        trained = self.done("training")
+        records = []
+        for point in self._plan.points():
+            members = [
+                self._member(done, evaluations, backtests)
+                for done in trained
+                if done.spec.config == point
+            ]
+            records.append(self._judged(self._record(point, 1, members, trained)))
+        for record in records:
+            self._keep(record)
+        return records
+
+    def promoted(self) -> ModelRecord:
+        """The generation-1 record to retrain. Raises :class:`Blocked` with every point's reasons."""
+        records = self.first_generation()
+        best = promotion.promote(records)
+        if best is None:
+            reasons = "; ".join(f"{r.config}: {', '.join(r.reasons)}" for r in records)
+            raise Blocked(f"backtest: no point of the grid passed ({reasons})")
+        return best
+
+    def retrained(self, with_backtests: bool) -> ModelRecord:
+        """The generation-2 record, before or after its backtests."""
+        parent = self.promoted()
+        trained = self.done("pinned_retrain")
+        evaluations = self.evaluations(2)
+        backtests = self.backtests(2) if with_backtests else {}
+        members = [self._member(done, evaluations, backtests) for done in trained]
+        return self._record(parent.config, 2, members, trained, parent.id)
+
+    def second_generation(self) -> ModelRecord:
+        """The finished generation-2 record; written to the store."""
+        record = self._judged(self.retrained(with_backtests=True))
+        self._keep(record)
+        return record
+
+    def spread(self) -> list[Verdict]:
+        """The verdicts of the seed_spread stage."""
+        return spread(Evidence(self._store, self.retrained(with_backtests=False)))
+
+    def verdicts(self) -> list[Verdict]:
+        """Every gate's verdict on the generation-2 record."""
+        return check_record(self._store, self.second_generation())
+
+    def _demand(self, verdicts: Sequence[Verdict]) -> None:
+        if not deployable(verdicts):
+            against = [f"{v.gate}: {v.reason}" for v in verdicts if v.verdict != "PASS"]
+            raise Blocked(f"seed_spread: {'; '.join(against)}")
+
+    def _record(
+        self,
+        config: dict[str, object],
+        generation: int,
+        members: Sequence[tuple[Member, dict[str, dict[str, object]]]],
+        trained: Sequence[Done],
+        parent: str | None = None,
+    ) -> ModelRecord:
+        plan = self._plan
+        environments: dict[str, dict[str, object]] = {}
+        for _, found in members:
+            environments.update(found)
+        return ModelRecord(
+            experiment=plan.name,
+            generation=generation,
+            entry_point=plan.experiment,
+            config=config,
+            code=self._code,
+            data=self._data,
+            seeds=tuple(member.seed for member, _ in members),
+            members=tuple(member for member, _ in members),
+            environments=environments,
+            promote=self._promote,
+            parent=parent,
+        )
+
+    def _member(
+        self, trained: Done, evaluations: Mapping[str, Done], backtests: Mapping[str, Done]
+    ) -> tuple[Member, dict[str, dict[str, object]]]:
+        """One seed's part of a record, and the environments it refers to by digest."""
+        environments: dict[str, dict[str, object]] = {}
+
+        def named(environment: dict[str, object]) -> str:
+            digest = environment_digest(environment)
+            environments[digest] = environment
+            return digest
+
+        measured = []
+        for manifest in self._line(trained):
+            digest = named(manifest.fingerprint)
+            if digest not in measured:
+                measured.append(digest)
+        requires = trained.spec.requires
+        evaluation = evaluations.get(trained.spec.id)
+        tested = backtests.get(trained.spec.id)
+        member = Member(
+            seed=trained.spec.seed,
+            train=trained.ref,
+            files=trained.manifest.files,
+            requires=named(requires) if requires is not None else None,
+            measured=tuple(measured),
+            evaluation=evaluation.ref if evaluation else None,
+            metrics=_metrics(evaluation) if evaluation else {},
+            losses=_losses(evaluation) if evaluation else {},
+            backtest_job=tested.ref if tested else None,
+            backtest=_backtest(tested) if tested else None,
+        )
+        return member, environments
+
+    def _line(self, trained: Done) -> list[Manifest]:
+        """Every manifest of the pointer line, the first milestone first."""
+        line = [trained.manifest]
+        while line[-1].parent is not None:
+            try:
+                line.append(self._manifest(trained.spec.id, line[-1].parent))
+            except Corrupt as error:
+                raise Blocked(str(error)) from error
+            except StoreSilent as error:
+                raise StoreOutOfReach(str(error)) from error
+        return line[::-1]
+
+    def _judged(self, record: ModelRecord) -> ModelRecord:
+        metrics, why_metrics = promotion.judge_metrics(record)
+        tested, why_tested = promotion.judge_backtest(record)
+        return replace(
+            record,
+            passed_metrics=metrics,
+            passed_backtest=tested,
+            reasons=(*why_metrics, *why_tested),
+        )
+
+    def _keep(self, record: ModelRecord) -> None:
+        """Records are content-addressed, so writing one again changes nothing."""
+        key = keys.model(record.experiment, record.id)
+        try:
+            if not create_once(self._store, key, encode(record), self._clock):
+                raise Blocked(f"{key} holds something else than the record of its digest")
+        except StoreSilent as error:
+            raise StoreOutOfReach(str(error)) from error
+
+
+def _metrics(evaluation: Done) -> dict[str, MetricValue]:
+    found = (evaluation.witness.result or {}).get("metrics")
+    key = keys.witness_of(evaluation.spec)
+    return decode(dict[str, MetricValue], found, key)  # type: ignore[arg-type]
+
+
+def _losses(evaluation: Done) -> dict[str, FileEntry]:
+    prefix, suffix = f"{stages.LOSSES_FOLDER}/", ".f64"
+    return {
+        name.removeprefix(prefix).removesuffix(suffix): entry
+        for name, entry in evaluation.manifest.files.items()
+        if name.startswith(prefix) and name.endswith(suffix)
+    }
+
+
+def _backtest(tested: Done) -> BacktestValue:
+    """The user's verdict; whether it may be deployed is passed *and* pinned, said here alone."""
+    found = tested.witness.result or {}
+    value = decode(
+        BacktestValue,
+        {**found, "deployable": bool(found.get("passed")) and tested.spec.pinned},
+        keys.witness_of(tested.spec),
+    )
+    return replace(value, deployable=value.deployable and tested.spec.generation == 2)

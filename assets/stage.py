@@ -1,0 +1,61 @@
+"""Completing a stage: enlist its jobs, step the dispatcher, follow the witnesses to the end.
+
+Idempotent: the id of a job is its spec, so a stage that is run again after a crash attaches to what is
+there, and one whose jobs are all finished returns at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from assets.chain import Chain, Done
+from tenure.dispatch.loop import Dispatcher, Tick
+from tenure.errors import Blocked
+from tenure.plan.enlist import enlist
+from tenure_protocol.clock import Clock
+from tenure_protocol.store.api import Store
+
+Report = Callable[[str, list[str], Tick], None]  # stage, ids of its jobs, what the dispatcher did
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every stage works with."""
+
+    store: Store
+    chain: Chain
+    dispatcher: Dispatcher
+    clock: Clock
+    report: Report | None = None
+
+
+def enlist_stage(context: Context, stage: str) -> list[str]:
+    """Enlist the jobs of a stage; returns their ids in order.
+
+    Raises :class:`~assets.chain.Incomplete` while an earlier stage is open, ``Blocked`` when one ended
+    against it.
+    """
+    specs = context.chain.specs(stage)
+    plan = context.chain.plan
+    return enlist(context.store, plan.name, plan.name, specs, plan.terms(), context.clock)
+
+
+def complete(context: Context, stage: str) -> list[Done]:
+    """Bring every job of a stage to its end; returns the finished ones in order.
+
+    Raises ``Blocked`` with one sentence when a job ended otherwise or is stopped by a corrupt object.
+    """
+    ids = enlist_stage(context, stage)
+    report = context.report
+
+    def tell(tick: Tick) -> None:
+        if report:
+            report(stage, ids, tick)
+
+    context.dispatcher.follow(ids, report=tell)
+    jobs = context.dispatcher.world.jobs
+    broken = [memory.broken for job in ids if (memory := jobs.get(job)) and memory.broken]
+    if broken:
+        raise Blocked(f"{stage}: {broken[0]}")
+    return context.chain.done(stage)

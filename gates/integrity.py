@@ -1,0 +1,133 @@
+"""Is the record what the store holds, and are its jobs, snapshots and files what it says?"""
+
+from __future__ import annotations
+
+from gates.evidence import Evidence, Unproved, attempt, deployed_member, losses_file, same_json
+from gates.verdict import Verdict, judged
+from tenure_protocol.codec import plain
+from tenure_protocol.records import (
+    JobSpec,
+    Member,
+    ModelRecord,
+    SnapshotRef,
+    environment_digest,
+)
+
+
+def integrity(evidence: Evidence) -> Verdict:
+    """Record, witnesses, manifests and files agree by digest, down to the bytes to be deployed."""
+    problems = attempt(evidence.stored)[1]
+    snapshots = 0
+    for who, record in _generations(evidence):
+        for member in record.members:
+            for ref in _references(member):
+                snapshots += 1
+                problems += [who + item for item in attempt(_finished, evidence, ref)[1]]
+            problems += [who + item for item in _files(evidence, member)]
+    problems += attempt(_bytes, evidence)[1]
+    numbers: dict[str, float | str] = {"snapshots": float(snapshots)}
+    return judged("integrity", problems, f"{snapshots} snapshots agree with the store", numbers)
+
+
+def jobs(evidence: Evidence) -> Verdict:
+    """The immutable specs of the jobs say what the record says of them."""
+    problems: list[str] = []
+    count = 0
+    for who, record in _generations(evidence):
+        for member in record.members:
+            for kind, ref in _by_kind(member):
+                if ref is None:
+                    problems.append(f"{who}seed {member.seed} has no {kind} job")
+                    continue
+                count += 1
+                spec, missing = attempt(evidence.spec, ref.job)
+                problems += [who + item for item in missing]
+                if spec is not None:
+                    found = _contradictions(kind, spec, record, member)
+                    problems += [f"{who}{kind} job {spec.id}: {item}" for item in found]
+    return judged("jobs", problems, f"{count} job specs agree with the record")
+
+
+def _generations(evidence: Evidence) -> list[tuple[str, ModelRecord]]:
+    """The record and, where it can be read, its parent; with how a sentence begins."""
+    before, _ = attempt(evidence.parent)
+    return [("", evidence.record)] + ([("of the parent: ", before)] if before else [])
+
+
+def _by_kind(member: Member) -> tuple[tuple[str, SnapshotRef | None], ...]:
+    return (
+        ("train", member.train),
+        ("evaluate", member.evaluation),
+        ("backtest", member.backtest_job),
+    )
+
+
+def _references(member: Member) -> list[SnapshotRef]:
+    return [ref for _, ref in _by_kind(member) if ref is not None]
+
+
+def _finished(evidence: Evidence, ref: SnapshotRef) -> None:
+    """A snapshot that its job finished with: nothing else is a result. Raises Unproved."""
+    witness = evidence.witness(evidence.spec(ref.job))
+    if witness.phase != "finished":
+        raise Unproved(f"job {ref.job} is {witness.phase}, not finished")
+    if witness.pointer != ref.pointer:
+        raise Unproved(f"job {ref.job} finished with another snapshot than the record names")
+    evidence.manifest(ref)
+
+
+def _files(evidence: Evidence, member: Member) -> list[str]:
+    manifest, problems = attempt(evidence.manifest, member.train)
+    if manifest is not None and manifest.files != member.files:
+        names = sorted({*manifest.files, *member.files})
+        other = [n for n in names if manifest.files.get(n) != member.files.get(n)]
+        problems.append(
+            f"the files of seed {member.seed} are not those of its manifest: {', '.join(other)}"
+        )
+    if member.evaluation is None or not member.losses:
+        return problems
+    evaluated, missing = attempt(evidence.manifest, member.evaluation)
+    if evaluated is None:
+        return problems + missing
+    return problems + [
+        f"the losses {name!r} of seed {member.seed} are not those of its evaluation's manifest"
+        for name, entry in member.losses.items()
+        if evaluated.files.get(losses_file(name)) != entry
+    ]
+
+
+def _bytes(evidence: Evidence) -> None:
+    member = deployed_member(evidence.record)
+    if not member.files:
+        raise Unproved(f"seed {member.seed}, which is to be deployed, has no files")
+    for name, entry in member.files.items():
+        evidence.verify_bytes(member.train, name, entry)
+
+
+def _contradictions(kind: str, spec: JobSpec, record: ModelRecord, member: Member) -> list[str]:
+    """Where a spec and what the record says of it differ, in words."""
+    expected: dict[str, object] = {
+        "kind": kind,
+        "experiment": record.experiment,
+        "generation": record.generation,
+        "entry_point": record.entry_point,
+        "config": record.config,
+        "code": record.code,
+        "data": record.data,
+    }
+    if kind == "train":
+        expected |= {"seed": member.seed, "parent": record.parent}
+    found = [
+        f"its {name} is {getattr(spec, name)!r}, the record says {value!r}"
+        for name, value in expected.items()
+        if not same_json(plain(getattr(spec, name)), plain(value))
+    ]
+    if kind != "train" and spec.model != member.train:
+        found.append(f"it is about another model than that of seed {member.seed}")
+    if kind == "train":
+        required = environment_digest(spec.requires) if spec.requires is not None else None
+        if required != member.requires:
+            found.append(
+                f"it requires the environment {required}, the record says {member.requires}"
+            )
+    return found

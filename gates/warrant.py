@@ -1,0 +1,325 @@
+"""The warrant: a signed statement that a model passed every gate, and the log of all of them.
+
+An in-toto Statement v1 (https://github.com/in-toto/attestation/tree/main/spec/v1) in a DSSE
+envelope (https://github.com/secure-systems-lab/dsse), signed with ed25519 by the deploy key, which
+only the deployment step reads. The log is create-only, and each entry names the digest of the one
+before, so that nobody can take an entry out or put one in between unseen.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from securesystemslib.dsse import Envelope
+from securesystemslib.exceptions import VerificationError
+from securesystemslib.signer import CryptoSigner, SSlibKey
+
+from gates.evidence import deployed_member
+from gates.verdict import Verdict, deployable
+from tenure.errors import Blocked, UsageError
+from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.codec import Json, canonical, encode, parse, plain, sha256_hex
+from tenure_protocol.lease import keys
+from tenure_protocol.records import PROTOCOL_VERSION, Member, ModelRecord, load
+from tenure_protocol.store.api import Missing, Store, StoreSilent
+from tenure_protocol.store.settle import create_once
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:tenure:warrant:v1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_APPEND_TRIES = 20
+
+
+class BadWarrant(Exception):
+    """A warrant, or the log of them, that proves nothing; says why."""
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """What verifies a warrant; may be shown to anybody."""
+
+    key: SSlibKey
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> PublicKey:
+        """Read an ed25519 public key. Raises UsageError."""
+        try:
+            found = serialization.load_pem_public_key(pem)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise UsageError(f"this is no public key in PEM form ({error})") from error
+        if not isinstance(found, Ed25519PublicKey):
+            raise UsageError("the public key is not an ed25519 key")
+        return cls(SSlibKey.from_crypto(found))
+
+    def pem(self) -> bytes:
+        """The key as a PEM file."""
+        raw = bytes.fromhex(cast(str, self.key.keyval["public"]))
+        return Ed25519PublicKey.from_public_bytes(raw).public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+
+
+@dataclass(frozen=True)
+class DeployKey:
+    """What signs a warrant; never shown, never stored by Tenure outside the file it made."""
+
+    signer: CryptoSigner
+
+    @property
+    def public(self) -> PublicKey:
+        """The half that may be shown."""
+        return PublicKey(self.signer.public_key)
+
+    def __repr__(self) -> str:
+        return f"DeployKey({self.signer.public_key.keyid[:16]})"
+
+
+def make_key(path: Path) -> DeployKey:
+    """A new ed25519 key in ``path`` (mode 0600) and its public half in ``path``.pub.
+
+    Raises UsageError when the file exists: a key is never overwritten.
+    """
+    signer = CryptoSigner.generate_ed25519()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path} exists; a deploy key is never overwritten") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(signer.private_bytes)
+    key = DeployKey(signer)
+    path.with_name(path.name + ".pub").write_bytes(key.public.pem())
+    return key
+
+
+def load_deploy_key(
+    source: str, root: Path | None = None, environ: Mapping[str, str] | None = None
+) -> DeployKey:
+    """The key at ``env:NAME`` (the variable holds the PEM) or ``file:PATH`` (relative to ``root``).
+
+    Raises UsageError; a file that others can read is refused.
+    """
+    kind, _, rest = source.partition(":")
+    if kind == "env":
+        pem = (os.environ if environ is None else environ).get(rest, "")
+        if not pem.strip():
+            raise UsageError(
+                f"the deploy key is expected in ${rest}, which is not set; set it to the PEM of an "
+                "ed25519 key, or set [gates] deploy_key = 'file:PATH'"
+            )
+        return _deploy_key(pem.encode(), f"${rest}")
+    if kind == "file":
+        path = (root or Path()) / Path(rest).expanduser()
+        return _deploy_key(_read_secret(path), str(path))
+    raise UsageError(f"[gates] deploy_key begins with {kind!r}; it must be env:NAME or file:PATH")
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise UsageError(
+                    f"the deploy key {path} can be read by others (mode {mode:04o}), so it may have "
+                    f"been copied; make a new one, or run: chmod 600 {path}"
+                )
+            return file.read()
+    except FileNotFoundError:
+        raise UsageError(f"there is no deploy key at {path}") from None
+    except OSError as error:
+        raise UsageError(f"the deploy key {path} cannot be read: {error.strerror}") from None
+
+
+def _deploy_key(pem: bytes, where: str) -> DeployKey:
+    # The sentence never repeats what was read: it may be most of a key.
+    try:
+        private = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UsageError(f"{where} holds no unencrypted private key in PEM form") from None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise UsageError(f"the deploy key in {where} is not an ed25519 key")
+    return DeployKey(CryptoSigner(private))
+
+
+# -------------------------------------------------------------------------------- envelope
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a verified warrant says."""
+
+    subject: dict[str, str]  # SHA-256 by file of the model
+    record: str
+    deployment: str  # the name it may be deployed under
+    predicate: dict[str, Json]
+
+
+def sign(
+    record: ModelRecord,
+    member: Member,
+    verdicts: Sequence[Verdict],
+    key: DeployKey,
+    name: str | None = None,
+) -> bytes:
+    """The warrant of one member under the deployment ``name`` (by default the experiment's).
+
+    Raises Blocked with every reason unless all verdicts pass and ``member`` is the one to deploy.
+    """
+    if not deployable(verdicts):
+        raise Blocked(blocked_sentence(record, verdicts))
+    if member != deployed_member(record):
+        raise Blocked(
+            f"seed {member.seed} is not the one to deploy: it is the first of the retrain seeds, "
+            f"{record.seeds[0]}, fixed beforehand and never the best"
+        )
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [
+            {"name": file, "digest": {"sha256": entry.sha256}}
+            for file, entry in sorted(member.files.items())
+        ],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "deployment": name or record.experiment,
+            "record": record.id,
+            "parent": record.parent,
+            "experiment": record.experiment,
+            "generation": record.generation,
+            "config": record.config,
+            "code": record.code,
+            "data": record.data,
+            "seed": member.seed,
+            "train": plain(member.train),
+            "environment": member.requires,
+            "gates": [plain(verdict) for verdict in verdicts],
+            "promise": "bitwise reproducible on the same device class, build and software versions",
+        },
+    }
+    envelope = Envelope(canonical(plain(statement)), PAYLOAD_TYPE, {})
+    envelope.sign(key.signer)
+    return canonical(envelope.to_dict())
+
+
+def blocked_sentence(record: ModelRecord, verdicts: Sequence[Verdict]) -> str:
+    """Every gate that does not pass, in one sentence each."""
+    against = [f"{item.gate}: {item.reason}" for item in verdicts if item.verdict != "PASS"]
+    return f"record {record.id} may not be deployed. " + ". ".join(against or ["no gate was asked"])
+
+
+def verify(envelope: bytes, public_keys: Sequence[PublicKey]) -> Statement:
+    """What the warrant says, if one of ``public_keys`` signed it. Raises BadWarrant."""
+    if not public_keys:
+        raise BadWarrant("no public key was given, so no warrant can be believed")
+    try:
+        found = Envelope.from_dict(json.loads(envelope))
+    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+        raise BadWarrant(f"the warrant is no DSSE envelope ({error})") from error
+    if found.payload_type != PAYLOAD_TYPE:
+        raise BadWarrant(f"the warrant's payload is {found.payload_type!r}, not {PAYLOAD_TYPE!r}")
+    try:
+        found.verify([item.key for item in public_keys], 1)
+    except (VerificationError, ValueError) as error:
+        raise BadWarrant("the warrant is not signed by a key that is trusted here") from error
+    return _statement(found.payload)
+
+
+def _statement(payload: bytes) -> Statement:
+    try:
+        value = parse(payload, "the warrant")
+        predicate = value["predicate"]
+        if (value["_type"], value["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
+            raise BadWarrant("the signed statement is no warrant of this version")
+        subject = {
+            str(item["name"]): str(item["digest"]["sha256"])
+            for item in cast("list[dict[str, dict[str, str]]]", value["subject"])
+        }
+        assert isinstance(predicate, dict)
+        return Statement(subject, str(predicate["record"]), str(predicate["deployment"]), predicate)
+    except (KeyError, TypeError, AssertionError) as error:
+        raise BadWarrant(f"the signed statement lacks {error}") from error
+
+
+# ------------------------------------------------------------------------------------- log
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One warrant in the log; create-only, numbered from 1 without a gap."""
+
+    number: int
+    envelope: str  # base64 of the DSSE envelope's bytes
+    at_s: float  # Unix time by the signer's clock, for people
+    write_id: str
+    previous: str | None = None  # SHA-256 of the bytes of the entry before; None for the first
+    protocol: int = PROTOCOL_VERSION
+
+    @property
+    def warrant(self) -> bytes:
+        """The envelope's bytes. Raises BadWarrant."""
+        try:
+            return base64.b64decode(self.envelope, validate=True)
+        except binascii.Error as error:
+            raise BadWarrant(f"entry {self.number} of the log holds no envelope") from error
+
+
+def append(store: Store, envelope: bytes, clock: Clock = SYSTEM) -> tuple[int, str]:
+    """Add a warrant to the log; its number and the SHA-256 of the entry's bytes.
+
+    Raises BadWarrant when the log has a gap, StoreSilent when the store does not answer.
+    """
+    number, previous = _last(store)
+    for _ in range(_APPEND_TRIES):
+        number += 1
+        text = base64.b64encode(envelope).decode()
+        body = encode(LogEntry(number, text, clock.wall_s(), clock.nonce(), previous))
+        if create_once(store, keys.warrant(number), body, clock):
+            return number, sha256_hex(body)
+        found = store.read(keys.warrant(number))  # somebody else's entry: go on behind it
+        if isinstance(found, Missing):
+            raise StoreSilent(f"{keys.warrant(number)} exists and cannot be read")
+        previous = sha256_hex(found.body)
+    raise StoreSilent(f"{_APPEND_TRIES} others wrote to the log of warrants first; try again")
+
+
+def _last(store: Store) -> tuple[int, str | None]:
+    found = [entry.key for entry in store.list(keys.WARRANTS)]
+    if found != [keys.warrant(number + 1) for number in range(len(found))]:
+        raise BadWarrant(f"the log of warrants has a gap among its {len(found)} entries")
+    if not found:
+        return 0, None
+    last = store.read(found[-1])
+    if isinstance(last, Missing):
+        raise StoreSilent(f"{found[-1]} is listed and cannot be read")
+    return len(found), sha256_hex(last.body)
+
+
+def read_log(store: Store) -> list[LogEntry]:
+    """Every entry, the chain checked. Raises BadWarrant that names the entry, or Corrupt."""
+    entries: list[LogEntry] = []
+    previous: str | None = None
+    for row in store.list(keys.WARRANTS):
+        number = len(entries) + 1
+        if row.key != keys.warrant(number):
+            raise BadWarrant(f"the log of warrants lacks entry {number}")
+        found = store.read(row.key)
+        if isinstance(found, Missing):
+            raise StoreSilent(f"{row.key} is listed and cannot be read")
+        entry = load(LogEntry, found.body, row.key)
+        if (entry.number, entry.previous) != (number, previous):
+            raise BadWarrant(
+                f"entry {number} of the log of warrants does not follow the one before"
+            )
+        previous = sha256_hex(found.body)
+        entries.append(entry)
+    return entries

@@ -1,0 +1,196 @@
+"""The own-process family: workers as detached processes on this machine.
+
+Environment and code are ours, so nothing is delivered. A process is named by its environment
+(``TENURE_NAME``), which a restarted dispatcher finds again; a pid alone proves nothing, because pids
+are reused, and start times move when the clock does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tenure.dispatch.contract import (
+    ALL_KINDS,
+    Capacity,
+    Closed,
+    Job,
+    JobKind,
+    Pending,
+    ProtocolError,
+    Receipt,
+    Rejected,
+    Settlement,
+    Site,
+)
+
+_NAME = "TENURE_NAME"
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class OwnProcessConfig(BaseModel):
+    """Further keys of a ``[runners.<name>]`` section with ``kind = "own_process"``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slots: int = Field(2, ge=1, le=4096)  # workers at once
+    python: str = sys.executable
+    threads: int | None = Field(None, ge=1)  # per worker; None: this machine's cores / slots
+    claim_window_s: float = Field(60.0, gt=0)  # a local process starts in seconds
+    linger_s: float = Field(3.0, ge=0)  # for a worker that ends by itself, before SIGTERM
+    grace_s: float = Field(30.0, ge=0)  # between SIGTERM and SIGKILL
+
+
+class OwnProcessRunner:
+    """Starts ``python -m tenure_worker`` in a session of its own."""
+
+    JOB_KINDS: ClassVar[frozenset[JobKind]] = ALL_KINDS
+
+    def __init__(self, name: str, config: Mapping[str, object], site: Site) -> None:
+        self._name = name
+        self._config = _checked(config)
+        self._site = site
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._asked_s: dict[str, float] = {}  # when each release was first asked for
+        self._terminated: set[str] = set()
+
+    @classmethod
+    def capacity(cls, config: Mapping[str, object]) -> Capacity:
+        """One job per launch, ``slots`` launches at once."""
+        checked = _checked(config)
+        return Capacity(1, checked.slots, checked.claim_window_s)
+
+    def launch(self, jobs: Sequence[Job]) -> Receipt:
+        """Start one worker, or adopt the one that already bears the name."""
+        (job,) = jobs
+        at_s = self._site.clock.wall_s()
+        found = _find(job.name)
+        if found is None:
+            found = self._spawn(job)
+        return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, {"pid": found.pid})
+
+    def release(self, receipt: Receipt) -> Settlement:
+        """Closed when the process is gone; SIGTERM after ``linger_s``, SIGKILL ``grace_s`` later."""
+        self._reap()
+        process = _of_handle(receipt) if receipt.handle else _find(receipt.name)
+        if process is None:
+            self._asked_s.pop(receipt.name, None)
+            self._terminated.discard(receipt.name)
+            return Closed("the process is gone")
+        now_s = self._site.clock.monotonic_s()
+        waited_s = now_s - self._asked_s.setdefault(receipt.name, now_s)
+        if waited_s < self._config.linger_s:
+            return Pending(f"process {process.pid} is ending by itself")
+        if waited_s >= self._config.linger_s + self._config.grace_s:
+            _signal(process, signal.SIGKILL)
+            return Pending(f"sent SIGKILL to process {process.pid}")
+        if receipt.name not in self._terminated:
+            self._terminated.add(receipt.name)
+            _signal(process, signal.SIGTERM)
+        return Pending(f"sent SIGTERM to process {process.pid}, which has not ended yet")
+
+    def _spawn(self, job: Job) -> psutil.Process:
+        folder = self._site.root / ".tenure" / "workers"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with (folder / f"{job.name}.log").open("ab") as log:
+                child = subprocess.Popen(
+                    [self._config.python, "-m", "tenure_worker"],
+                    cwd=self._site.root,
+                    env=self._environ(job),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise Rejected(f"cannot start {self._config.python}: {error.strerror}") from error
+        self._children[child.pid] = child
+        try:
+            return psutil.Process(child.pid)
+        except psutil.NoSuchProcess as error:
+            raise ProtocolError("the worker ended before it could be looked at") from error
+
+    def _environ(self, job: Job) -> dict[str, str]:
+        threads = self._config.threads or max(1, (os.cpu_count() or 1) // self._config.slots)
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TENURE_") and name not in self._site.hidden
+        }
+        return {
+            **kept,
+            **{name: str(threads) for name in _THREADS},
+            "PYTHONHASHSEED": "0",
+            "PYTHONUNBUFFERED": "1",
+            "TENURE_STORE": job.store,
+            "TENURE_JOB": job.job_id,
+            "TENURE_LAUNCH": str(job.launch),
+            "TENURE_CODE": str(self._site.root),
+            _NAME: job.name,
+        }
+
+    def _reap(self) -> None:
+        """Take the exit status of children that ended, so that no zombie stays."""
+        for pid, child in list(self._children.items()):
+            if child.poll() is not None:
+                del self._children[pid]
+
+
+def _checked(config: Mapping[str, object]) -> OwnProcessConfig:
+    try:
+        return OwnProcessConfig.model_validate(dict(config))
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}" for e in error.errors()
+        )
+        raise ValueError(f"own_process: {problems}") from error
+
+
+def _find(name: str) -> psutil.Process | None:
+    """The live process whose environment bears the name."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_NAME) == name and _alive(process):
+                return process
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return None
+
+
+def _of_handle(receipt: Receipt) -> psutil.Process | None:
+    """The process of the receipt's pid, if it still is the one that bears the receipt's name."""
+    pid = receipt.handle.get("pid")
+    if not isinstance(pid, int):
+        return _find(receipt.name)
+    try:
+        process = psutil.Process(pid)
+        ours = process.environ().get(_NAME) == receipt.name and _alive(process)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+    return process if ours else None
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    """Signal the worker's whole session; it is the leader of one of its own."""
+    try:
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+    except (ProcessLookupError, psutil.NoSuchProcess, PermissionError):
+        return

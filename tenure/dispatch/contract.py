@@ -1,0 +1,222 @@
+"""The six verbs of an execution and the two of a runner, with everything they may answer.
+
+Four of the six verbs have one implementation (:mod:`tenure.dispatch.execution`), because the store
+answers them; only ``launch`` and ``release`` differ from platform to platform. A runner imports
+this module and nothing else of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+from tenure_protocol.clock import Clock
+
+JobId = str
+JobKind = str
+ALL_KINDS: frozenset[JobKind] = frozenset({"train", "evaluate", "backtest", "dataset"})
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The fingerprint a worker must measure before it may claim."""
+
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One launch of one job: what to run, not how."""
+
+    job_id: JobId
+    kind: JobKind
+    launch: int
+    name: str  # unique to this launch; the platform is asked for it after a failure
+    store: str  # URL
+    cards: int = 1
+    requires: Environment | None = None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Facts of one launch, as the platform told them."""
+
+    jobs: tuple[JobId, ...]
+    runner: str
+    name: str
+    card: str
+    at_s: float  # Unix time, for people
+    handle: Mapping[str, object] = field(default_factory=dict)  # empty: find it by name
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a growing text. ``next`` is an opaque cursor, not a byte offset."""
+
+    records: tuple[str, ...]
+    next: str
+    incomplete: bool = False  # a chunk is missing: more may still come before these
+    end: bool = False
+
+
+# ------------------------------------------------------------------------------------ status
+
+
+@dataclass(frozen=True)
+class Running:
+    """The lease holds."""
+
+    attempt: int
+    launch: int
+
+
+@dataclass(frozen=True)
+class Vacant:
+    """Nobody holds the tenure."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The job is over: it finished with this code, or was cancelled (code ``None``)."""
+
+    exit_code: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The store is silent or unreadable, or our own watch is too short to judge."""
+
+    reason: str
+
+
+JobState = Running | Vacant | Finished | Unknown
+
+# ------------------------------------------------------------------------------------ revoke
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """The tenure was taken away; the slot may be given on."""
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """The witness changed under us: ask again, or leave it."""
+
+
+@dataclass(frozen=True)
+class AlreadyFinal:
+    """The job had finished or been cancelled before."""
+
+
+@dataclass(frozen=True)
+class Unwritten:
+    """Not known to be written: the slot must not be given away."""
+
+    reason: str
+
+
+Revocation = Revoked | Renewed | AlreadyFinal | Unwritten
+
+# ----------------------------------------------------------------------------------- release
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The bill is closed: the resource is gone, or there was none."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The end was requested and is not confirmed; ask again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Nothing can be done; the platform itself ends it at ``until_s`` (Unix time)."""
+
+    until_s: float
+    reason: str
+
+
+Settlement = Closed | Pending | Bounded
+
+# ---------------------------------------------------------------------------------- failures
+
+
+class LaunchFailed(Exception):
+    """A launch did not succeed."""
+
+
+class NoSlots(LaunchFailed):
+    """No free place now: the rung is parked, no budget is spent."""
+
+
+class Unreachable(LaunchFailed):
+    """The platform did not answer: the rung backs off. ``sent``: it may have launched all the same."""
+
+    def __init__(self, reason: str, sent: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class Rejected(LaunchFailed):
+    """The platform refused: budget is spent."""
+
+
+class ProtocolError(LaunchFailed):
+    """The platform answered what must not happen: fatal there."""
+
+
+class SpawnedElsewhere(NoSlots):
+    """Another executor has taken the job already."""
+
+
+# ------------------------------------------------------------------------------------ runner
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a configuration of a runner can take."""
+
+    per_launch: int  # jobs in one launch: platforms that hand out cards in packs take several
+    launches: int  # launches at once
+    window_s: float  # claim window until start delays are measured
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a runner runs: the project's folder, the clock, and variables workers must not see."""
+
+    root: Path
+    clock: Clock
+    hidden: frozenset[str] = frozenset()
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """A platform plug-in: two verbs, two declarations."""
+
+    JOB_KINDS: ClassVar[frozenset[JobKind]]
+
+    def __init__(self, name: str, config: Mapping[str, object], site: Site) -> None:
+        """Check the configuration; ``ValueError`` with one sentence per problem."""
+
+    @classmethod
+    def capacity(cls, config: Mapping[str, object]) -> Capacity:
+        """How many jobs one launch takes, and how many launches there may be at once."""
+
+    def launch(self, jobs: Sequence[Job]) -> Receipt:
+        """Launch; a second launch under the same name adopts. Raises a :class:`LaunchFailed`."""
+
+    def release(self, receipt: Receipt) -> Settlement:
+        """Close the bill of a launch; a receipt without a handle is looked for by its name."""

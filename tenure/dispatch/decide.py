@@ -1,0 +1,246 @@
+"""What to do next, as a pure function that gives a reason for every job.
+
+A failure class answers "was it a failure"; here it answers what that costs: no slots park a rung and
+spend nothing, an unreachable platform backs off, a rejection and an attempt without a milestone spend
+the job's budget, a protocol error is fatal on that rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tenure.dispatch.contract import Capacity, JobKind
+from tenure_protocol.lease.machine import Occupied, Vacant, Watched, vacancy
+from tenure_protocol.records import FINAL, Witness
+from tenure_worker import exits
+
+#: Attempts in a row without a milestone, or launches in a row without a claim, that end a job.
+FRUITLESS_BUDGET = 6
+REJECTED_BUDGET = 5
+
+Evidence = Literal["none", "vacant", "failed"]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as a dispatcher sees it now."""
+
+    job: str
+    experiment: str
+    rungs: tuple[str, ...]  # in the user's order of preference
+    priority: int = 0
+    order: int = 0  # place in its plan
+    kind: JobKind | None = None  # None: its spec has not been read yet
+    witness: Witness | None = None
+    age_s: float = 0.0
+    watched: Watched = Watched(0.0, 0.0)
+    silent: str | None = None  # the store did not answer for its prefix
+    broken: str | None = None  # a corrupt object, named with its key
+    failed_launch: int = 0  # newest launch known to have failed or refused
+    excluded: Mapping[str, str] = field(default_factory=dict)  # rung: why this job cannot run there
+    rejections: int = 0
+    unclaimed: int = 0  # launches in a row that never claimed
+
+
+@dataclass(frozen=True)
+class BillView:
+    """One launch whose bill is not known to be closed."""
+
+    job: str
+    launch: int
+    rung: str
+    retry_at_s: float = 0.0  # monotonic; when release may be asked again
+
+
+@dataclass(frozen=True)
+class RungView:
+    """One step of the ladder now."""
+
+    name: str
+    kinds: frozenset[JobKind]
+    capacity: Capacity
+    parked_until_s: float = 0.0  # monotonic
+    parked_for: str = ""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a decision depends on."""
+
+    jobs: tuple[JobView, ...]
+    bills: tuple[BillView, ...]
+    rungs: Mapping[str, RungView]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Reserve the next launch of a job on a rung, and make it."""
+
+    job: str
+    rung: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """End a job without a result."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class ReleaseBill:
+    """Ask the platform to close the bill of a launch that has nothing to do any more."""
+
+    job: str
+    launch: int
+    rung: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do for this job now."""
+
+    job: str
+
+
+Action = Launch | Cancel | ReleaseBill | Wait
+
+
+def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
+    """One action and its reason for every job, and one for every bill that should be closed.
+
+    ``now_s`` is monotonic. Pure: the same snapshot gives the same actions.
+    """
+    actions: list[tuple[Action, str]] = []
+    by_job = {view.job: view for view in snapshot.jobs}
+    for bill in snapshot.bills:
+        why = bill_is_over(bill, by_job.get(bill.job))
+        if why and now_s >= bill.retry_at_s:
+            actions.append((ReleaseBill(bill.job, bill.launch, bill.rung), why))
+    free = {
+        name: rung.capacity.launches - sum(bill.rung == name for bill in snapshot.bills)
+        for name, rung in snapshot.rungs.items()
+    }
+    for view in sorted(snapshot.jobs, key=lambda view: (-view.priority, view.order, view.job)):
+        actions.extend(_of_job(view, snapshot, free, now_s))
+    return actions
+
+
+def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
+    """Why nothing can come of a launch any more, or ``None`` while something may."""
+    if view is None or view.silent or view.broken or view.witness is None:
+        return None
+    w = view.witness
+    if w.phase == "held" and w.holder:
+        return None if w.holder.launch == bill.launch else f"launch {w.holder.launch} holds the job"
+    if w.phase == "expected":
+        if w.launched != bill.launch:
+            return f"launch {w.launched} has taken its place"
+        return "its launch failed" if view.failed_launch >= bill.launch else None
+    return f"the job is {w.phase}"
+
+
+def _of_job(
+    view: JobView, snapshot: Snapshot, free: dict[str, int], now_s: float
+) -> list[tuple[Action, str]]:
+    w = view.witness
+    if view.broken:
+        return [(Wait(view.job), f"stopped: {view.broken}")]
+    if view.silent:
+        return [(Wait(view.job), f"unknown: {view.silent}")]
+    if w and w.phase in FINAL:
+        return [(Wait(view.job), f"it is {w.phase}")]
+    if w and w.held_back:
+        return [(Wait(view.job), f"held back by {w.by or 'an operator'}: {w.reason or 'paused'}")]
+    evidence, why = _evidence(view)
+    if evidence is None:
+        return [(Wait(view.job), why)]
+    if over := _over(view, snapshot):
+        return [(Cancel(view.job), over)]
+    rung, wait = _rung(view, snapshot, free, now_s)
+    if rung is None:
+        return [(Wait(view.job), f"{why}; {wait}"), *_make_room(view, snapshot, now_s, why)]
+    free[rung] -= 1
+    left = f"{free[rung]} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
+    return [(Launch(view.job, rung, evidence), f"{why}; {left}")]
+
+
+def _evidence(view: JobView) -> tuple[Evidence | None, str]:
+    """Whether the tenure is free, by what evidence, and in words."""
+    w = view.witness
+    if w is None:
+        return "none", "nobody has run it yet"
+    if w.phase in ("released", "revoked"):
+        words = exits.EXIT_CODES.get(w.exit_code or 0, "?")
+        code = f" with code {w.exit_code} ({words})" if w.exit_code else ""
+        return "none", f"attempt {w.attempt} was {w.phase}{code}: {w.reason or 'no reason given'}"
+    if w.phase == "expected" and view.failed_launch >= w.launched:
+        return "failed", f"launch {w.launched} is known to have failed"
+    judged = vacancy(w, view.age_s, view.watched)
+    if isinstance(judged, Occupied):
+        return None, judged.reason
+    assert isinstance(judged, Vacant)
+    return "vacant", judged.reason
+
+
+def _over(view: JobView, snapshot: Snapshot) -> str | None:
+    """Why the job must end without a result, or ``None``."""
+    w = view.witness
+    if w and w.phase == "released" and w.exit_code == exits.PROTOCOL:
+        return f"protocol: {w.reason}"
+    fruitless = w.attempt - (w.pointer.attempt if w.pointer else 0) if w else 0
+    if fruitless >= FRUITLESS_BUDGET:
+        return f"{fruitless} attempts in a row ended without a milestone; the last: {w and w.reason}"
+    if view.unclaimed >= FRUITLESS_BUDGET:
+        return f"{view.unclaimed} launches in a row never claimed it"
+    if view.rejections >= REJECTED_BUDGET:
+        return f"{view.rejections} launches were rejected"
+    excluded = {name: _excluded(view, name, snapshot) for name in view.rungs}
+    if all(excluded.values()):
+        reasons = "; ".join(f"{name}: {why}" for name, why in excluded.items())
+        return f"no allowed rung ({reasons or 'its plan names none'})"
+    return None
+
+
+def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
+    """Why a job can never run on a rung, or ``None``."""
+    rung = snapshot.rungs.get(name)
+    if rung is None:
+        return "tenure.toml has no such rung"
+    if view.kind is not None and view.kind not in rung.kinds:
+        return f"its runner takes no {view.kind} jobs"
+    return view.excluded.get(name)
+
+
+def _rung(
+    view: JobView, snapshot: Snapshot, free: Mapping[str, int], now_s: float
+) -> tuple[str | None, str]:
+    """The first rung of the ladder that has room, or why none has."""
+    waits = []
+    for name in view.rungs:
+        if _excluded(view, name, snapshot):
+            continue
+        rung = snapshot.rungs[name]
+        if rung.parked_until_s > now_s:
+            waits.append(
+                f"rung {name} is parked for {rung.parked_until_s - now_s:.0f} s ({rung.parked_for})"
+            )
+        elif free[name] < 1:
+            waits.append(f"all {rung.capacity.launches} slots of rung {name} are taken")
+        else:
+            return name, ""
+    return None, ", ".join(waits)
+
+
+def _make_room(
+    view: JobView, snapshot: Snapshot, now_s: float, why: str
+) -> list[tuple[Action, str]]:
+    """A job that waits for the very slot its own lapsed launch still occupies gets it closed."""
+    return [
+        (ReleaseBill(bill.job, bill.launch, bill.rung), f"{why}, and its slot is needed")
+        for bill in snapshot.bills
+        if bill.job == view.job and now_s >= bill.retry_at_s and not bill_is_over(bill, view)
+    ]

@@ -1,0 +1,352 @@
+"""Observe, decide, act. Many dispatchers may run at once: every action that matters is conditional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tenure.dispatch import decide
+from tenure.dispatch.contract import (
+    ALL_KINDS,
+    Bounded,
+    Capacity,
+    Closed,
+    Environment,
+    Job,
+    LaunchFailed,
+    NoSlots,
+    Pending,
+    ProtocolError,
+    Receipt,
+    Rejected,
+    Runner,
+    Settlement,
+    Unreachable,
+)
+from tenure.dispatch.decide import RungView, Snapshot
+from tenure.dispatch.world import Bill, JobMemory, World
+from tenure_protocol.clock import Clock, Task
+from tenure_protocol.codec import encode
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Applied, Stored, Unsettled, change
+from tenure_protocol.lease.machine import Cancel, Reserve
+from tenure_protocol.records import Intent, LaunchReceipt, SettlementRecord, Witness
+from tenure_protocol.store.api import Store, StoreSilent
+from tenure_protocol.store.settle import create_once
+
+WATCH_EVERY_S = 1.0
+_NO_SLOTS_PARK_S = 15.0
+_FIRST_BACKOFF_S = 5.0
+_LONGEST_BACKOFF_S = 600.0
+_LONGEST_RELEASE_PAUSE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder, with the runner behind it."""
+
+    name: str
+    runner_name: str
+    runner: Runner
+    capacity: Capacity
+    card: str = "cpu"
+    price_class: str = "on_demand"
+
+
+@dataclass
+class _Parking:
+    until_s: float = 0.0
+    reason: str = ""
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What one round saw and did, for people."""
+
+    decisions: tuple[tuple[decide.Action, str], ...]
+    troubles: Mapping[str, str] = field(default_factory=dict)
+
+    def reason(self, job: str) -> str:
+        """The last reason given for a job."""
+        reasons = [why for action, why in self.decisions if action.job == job]
+        return reasons[-1] if reasons else "no plan names it"
+
+
+class Dispatcher:
+    """One ladder of rungs over one store."""
+
+    def __init__(self, store: Store, rungs: Sequence[Rung], clock: Clock, name: str = "") -> None:
+        self._store = store
+        self._rungs = {rung.name: rung for rung in rungs}
+        self._clock = clock
+        self.name = name or f"dispatcher-{clock.nonce()}"
+        self._parked = {rung.name: _Parking() for rung in rungs}
+        self._watcher: Task | None = None
+        self._watching = False
+        self.world = World(store, clock)
+
+    # -------------------------------------------------------------------------------- rounds
+
+    def tick(self) -> Tick:
+        """One round. Raises nothing for a silent store or a platform that fails."""
+        self.world.observe()
+        snapshot = self.snapshot()
+        decisions = decide.decide(snapshot, self._clock.monotonic_s())
+        for action, reason in decisions:
+            if isinstance(action, decide.Launch):
+                self._launch(action, reason)
+            elif isinstance(action, decide.Cancel):
+                self._cancel(action, reason)
+            elif isinstance(action, decide.ReleaseBill):
+                self._release(action, reason)
+        return Tick(tuple(decisions), dict(self.world.troubles))
+
+    def look(self) -> Tick:
+        """Observe and decide, and do nothing: what ``tenure why`` and ``status`` show."""
+        self.world.observe()
+        decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
+        return Tick(tuple(decisions), dict(self.world.troubles))
+
+    def snapshot(self) -> Snapshot:
+        """Everything a decision depends on, as seen by the last observation."""
+        rungs = {
+            name: RungView(
+                name,
+                rung.runner.JOB_KINDS & ALL_KINDS,
+                rung.capacity,
+                self._parked[name].until_s,
+                self._parked[name].reason,
+            )
+            for name, rung in self._rungs.items()
+        }
+        return Snapshot(self.world.job_views(), self.world.bill_views(), rungs)
+
+    def follow(
+        self,
+        jobs: Sequence[str],
+        every_s: float = 0.5,
+        for_s: float | None = None,
+        report: Callable[[Tick], None] | None = None,
+    ) -> dict[str, Witness]:
+        """Step until every one of ``jobs`` is final or stopped, or ``for_s`` seconds have passed.
+
+        Returns the final witnesses; a job that is missing from them is stopped by a corrupt object
+        (``world.jobs[job].broken`` names it) or was not final in time. Run again, it attaches.
+        """
+        end_s = None if for_s is None else self._clock.monotonic_s() + for_s
+        wanted = set(jobs)
+        while True:
+            tick = self.tick()
+            if report:
+                report(tick)
+            done = self._final(jobs)
+            known = self.world.jobs
+            broken = {job for job in wanted if job in known and known[job].broken}
+            if wanted <= broken | set(done):
+                return done
+            if end_s is not None and self._clock.monotonic_s() >= end_s:
+                return done
+            self._clock.sleep(every_s)
+
+    def drain(self, for_s: float = 60.0, every_s: float = 0.5) -> bool:
+        """Step until no bill is open, at most ``for_s`` seconds; whether none is."""
+        end_s = self._clock.monotonic_s() + for_s
+        while True:
+            self.tick()
+            if not self.world.bills:
+                return True
+            if self._clock.monotonic_s() >= end_s:
+                return False
+            self._clock.sleep(every_s)
+
+    def _final(self, jobs: Sequence[str]) -> dict[str, Witness]:
+        found = {}
+        for job in jobs:
+            memory = self.world.jobs.get(job)
+            if memory and memory.witness and memory.final:
+                found[job] = memory.witness
+        return found
+
+    def keep_watching(self) -> None:
+        """List in a background thread, where the pause between ticks is longer than a gap may be."""
+        if self._watcher is not None and self._watcher.alive():
+            return
+        self._watching = True
+
+        def run() -> None:
+            while self._watching:
+                self.world.watch()
+                self._clock.sleep(WATCH_EVERY_S)
+
+        self._watcher = self._clock.spawn(run, "tenure-watch")
+
+    def stop_watching(self) -> None:
+        """Let the background watch end."""
+        self._watching = False
+
+    # -------------------------------------------------------------------------------- actions
+
+    def _launch(self, action: decide.Launch, reason: str) -> None:
+        """Reserve, write the intent, launch, keep the receipt: in this order."""
+        memory = self.world.jobs[action.job]
+        rung = self._rungs[action.rung]
+        if memory.spec is None:
+            return  # read at the next observation; an unreadable one is named in troubles
+        stored = self._reread(memory)
+        if stored is None:
+            return
+        if memory.pending_launch and stored.witness and stored.witness.phase == "expected":
+            if stored.witness.launched == memory.pending_launch:
+                self._make(memory, rung, memory.pending_launch, reason)  # our reservation landed
+                return
+        event = Reserve(rung.runner_name, rung.capacity.window_s, self.name, action.evidence)
+        key = keys.witness(memory.experiment, memory.job)
+        outcome = change(self._store, key, memory.job, stored, event, self._clock)
+        if isinstance(outcome, Unsettled):
+            memory.pending_launch = (stored.witness.launched if stored.witness else 0) + 1
+        if not isinstance(outcome, Applied):
+            return  # somebody else wrote; decided anew from what is there
+        if action.evidence != "none" and stored.witness and stored.witness.phase == "expected":
+            memory.unclaimed += 1
+        memory.witness, memory.read_etag = outcome.witness, outcome.etag
+        memory.etag, memory.residue, memory.age_s = outcome.etag, outcome.witness.residue, 0.0
+        self._make(memory, rung, outcome.witness.launched, reason)
+
+    def _reread(self, memory: JobMemory) -> Stored | None:
+        """The witness as it is now, unless it is no longer what the decision was made from."""
+        decided_on = memory.read_etag
+        stored = self.world.read(memory)
+        if stored is None or stored.etag != decided_on:
+            return None
+        return stored
+
+    def _make(self, memory: JobMemory, rung: Rung, launch: int, reason: str) -> None:
+        assert memory.spec is not None
+        memory.pending_launch = 0
+        name = f"tenure-{memory.job}-{launch:05d}"
+        now_s = self._clock.wall_s()
+        intent = Intent(
+            memory.job, launch, rung.runner_name, rung.name, name, self.name, reason, now_s
+        )
+        job = Job(
+            memory.job,
+            memory.spec.kind,
+            launch,
+            name,
+            self._store.url,
+            memory.spec.cards,
+            Environment(memory.spec.requires) if memory.spec.requires is not None else None,
+        )
+        bill = Bill(memory.job, launch, intent)
+        try:
+            create_once(self._store, keys.unsettled(memory.job, launch), b"{}", self._clock)
+            if not create_once(
+                self._store, keys.intent(memory.job, launch), encode(intent), self._clock
+            ):
+                return  # another dispatcher of our name made this launch
+        except StoreSilent:
+            return  # reserved and not launched: its window runs out and it is replaced
+        self.world.bills[(memory.job, launch)] = bill
+        try:
+            receipt = rung.runner.launch([job])
+        except LaunchFailed as error:
+            self._failed(memory, rung, launch, error)
+            return
+        self._parked[rung.name] = _Parking()
+        record = LaunchReceipt(
+            memory.job, launch, rung.runner_name, rung.name, name, receipt.card, receipt.at_s,
+            dict(receipt.handle),
+        )  # fmt: skip
+        bill.receipt = record
+        try:
+            create_once(self._store, keys.receipt(memory.job, launch), encode(record), self._clock)
+        except StoreSilent as error:
+            # the bill stays open and is found by its name
+            self.world.troubles[keys.receipt(memory.job, launch)] = str(error)
+
+    def _failed(self, memory: JobMemory, rung: Rung, launch: int, error: LaunchFailed) -> None:
+        """What a failure class costs."""
+        parking = self._parked[rung.name]
+        parking.failures += 1
+        backoff_s = min(_FIRST_BACKOFF_S * 2.0 ** (parking.failures - 1), _LONGEST_BACKOFF_S)
+        known = not (isinstance(error, Unreachable) and error.sent)
+        if known:
+            memory.failed_launch = max(memory.failed_launch, launch)
+        if isinstance(error, NoSlots):
+            backoff_s = max(_NO_SLOTS_PARK_S, backoff_s)
+        elif isinstance(error, ProtocolError):
+            memory.excluded[rung.name] = f"protocol error: {error}"
+        elif isinstance(error, Rejected):
+            memory.rejections += 1
+        parking.until_s = self._clock.monotonic_s() + backoff_s
+        parking.reason = f"{type(error).__name__}: {error}"
+
+    def _cancel(self, action: decide.Cancel, reason: str) -> None:
+        memory = self.world.jobs[action.job]
+        stored = self._reread(memory)
+        if stored is None:
+            return
+        key = keys.witness(memory.experiment, memory.job)
+        event = Cancel(self.name, reason)
+        change(self._store, key, memory.job, stored, event, self._clock)
+
+    def _release(self, action: decide.ReleaseBill, reason: str) -> None:
+        bill = self.world.bills.get((action.job, action.launch))
+        if bill is None:
+            return
+        settlement = self.settle(bill)
+        try:
+            self._record(bill, settlement, reason)
+        except StoreSilent as error:
+            self.world.troubles[keys.unsettled(bill.job, bill.launch)] = str(error)
+
+    def settle(self, bill: Bill) -> Settlement:
+        """Ask the platform to close one bill; a launch without a receipt is looked for by name."""
+        if bill.intent is None:
+            return Closed("its intent was never written, so nothing was launched")
+        rung = self._rungs.get(bill.intent.rung)
+        if rung is None:
+            return Pending(f"tenure.toml has no rung {bill.intent.rung} to close it with")
+        made = bill.receipt
+        receipt = Receipt(
+            (bill.job,),
+            bill.intent.runner,
+            bill.intent.name,
+            made.card if made else rung.card,
+            made.at_s if made else bill.intent.at_s,
+            made.handle if made else {},
+        )
+        try:
+            return rung.runner.release(receipt)
+        except LaunchFailed as error:
+            return Pending(f"{type(error).__name__}: {error}")
+
+    def _record(self, bill: Bill, settlement: Settlement, reason: str) -> None:
+        """Keep the settlement; a closed bill is forgotten only after that."""
+        bill.retry_at_s = self._clock.monotonic_s() + bill.pause_s
+        bill.pause_s = min(2 * bill.pause_s, _LONGEST_RELEASE_PAUSE_S)
+        bill.settlements += 1
+        outcome = {Closed: "closed", Pending: "pending", Bounded: "bounded"}[type(settlement)]
+        if outcome == "pending" and bill.settlements > 1:
+            return  # said once; only a change is worth a record
+        record = SettlementRecord(
+            bill.job,
+            bill.launch,
+            outcome,  # type: ignore[arg-type]
+            f"{reason}; {settlement.reason}",
+            self._clock.wall_s(),
+            settlement.until_s if isinstance(settlement, Bounded) else None,
+        )
+        number = bill.settlements
+        while not create_once(
+            self._store,
+            keys.settlement(bill.job, bill.launch, number),
+            encode(record),
+            self._clock,
+        ):
+            number += 1  # an earlier dispatcher has settled part of it
+        bill.settlements = number
+        if isinstance(settlement, Closed):
+            self._store.delete(keys.unsettled(bill.job, bill.launch))
+            self.world.bills.pop((bill.job, bill.launch), None)

@@ -1,0 +1,355 @@
+"""What one dispatcher remembers of the store: jobs, witnesses, bills, and its own gapless watch.
+
+A listing is a hint: a changed residue is read, an unchanged one with a new ETag is a renewal, and
+whatever matters is read again before it is acted on. Nothing here is truth; a restart rebuilds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import RLock
+
+from tenure.dispatch.decide import BillView, JobView
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Stored
+from tenure_protocol.lease.machine import SLACK_S, Watched
+from tenure_protocol.lease.watch import Watch
+from tenure_protocol.records import (
+    FINAL,
+    Intent,
+    JobSpec,
+    LaunchReceipt,
+    PlanRecord,
+    Refusal,
+    Witness,
+    load,
+)
+from tenure_protocol.store.api import P99_S, Entry, Missing, Store, StoreSilent
+from tenure_worker import exits
+from tenure_worker.claim import read_spec
+
+#: Reads of one attempt's renewals at its beginning, while its lease is still being measured.
+_YOUNG_READS = 4
+_FIRST_REFUSAL_LOOK_S = 2.0
+
+
+@dataclass
+class JobMemory:
+    """What is remembered of one job."""
+
+    job: str
+    experiment: str
+    rungs: tuple[str, ...]
+    priority: int
+    order: int
+    spec: JobSpec | None = None
+    witness: Witness | None = None
+    etag: str = ""  # as last listed
+    read_etag: str = ""  # of the body that ``witness`` was decoded from
+    residue: int = -1
+    age_s: float = 0.0
+    young_reads: int = 0
+    broken: str | None = None
+    broken_etag: str = ""
+    failed_launch: int = 0
+    excluded: dict[str, str] = field(default_factory=dict)
+    rejections: int = 0
+    unclaimed: int = 0
+    pending_launch: int = 0  # reserved by us without an answer; launched if it turns out written
+    refusal_look_s: float = 0.0
+    refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return self.witness is not None and self.witness.phase in FINAL
+
+
+@dataclass
+class Bill:
+    """One launch whose bill is not known to be closed."""
+
+    job: str
+    launch: int
+    intent: Intent | None = None
+    receipt: LaunchReceipt | None = None
+    settlements: int = 0
+    retry_at_s: float = 0.0
+    pause_s: float = 0.25
+
+    @property
+    def rung(self) -> str:
+        """The rung it was launched on; '' while its intent has not been read."""
+        return self.intent.rung if self.intent else ""
+
+
+class World:
+    """Observes; decides nothing and writes nothing. Safe to observe from two threads."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = RLock()
+        self._plans: dict[str, PlanRecord] = {}  # by key
+        self._watches: dict[str, Watch] = {}  # by experiment
+        self._silent: dict[str, str] = {}  # experiment: why its listing failed
+        self.jobs: dict[str, JobMemory] = {}
+        self.bills: dict[tuple[str, int], Bill] = {}
+        self.troubles: dict[str, str] = {}  # key: what is wrong with it
+        self._floor_s = 3 * (store.deadline_s + P99_S) + SLACK_S
+
+    # ------------------------------------------------------------------------------ observing
+
+    def observe(self) -> None:
+        """Look at everything once. A silent store is remembered, never raised."""
+        with self._lock:
+            self._observe_plans()
+            self._observe_bills()
+            self.watch()
+            for memory in self.jobs.values():
+                self._look_closer(memory)
+
+    def watch(self) -> None:
+        """List the witnesses of every open experiment; what a background watcher repeats."""
+        with self._lock:
+            for experiment in sorted({m.experiment for m in self.jobs.values() if not m.final}):
+                watch = self._watches.setdefault(experiment, Watch(self._clock))
+                try:
+                    rows = list(self._store.list(keys.experiment_witnesses(experiment)))
+                except StoreSilent as error:
+                    watch.broke()
+                    self._silent[experiment] = str(error)
+                    continue
+                watch.saw(rows)
+                self._silent.pop(experiment, None)
+                self._note(experiment, rows)
+
+    def _note(self, experiment: str, rows: Iterable[Entry]) -> None:
+        for row in rows:
+            job = row.key.removeprefix(keys.experiment_witnesses(experiment)).removesuffix(".json")
+            memory = self.jobs.get(job)
+            if memory is None:
+                continue  # a witness of local mode, or of a plan not read yet
+            memory.etag, memory.age_s = row.etag, row.age_s
+            if self._worth_reading(memory, row.size % 8):
+                self.read(memory)
+            memory.residue = row.size % 8
+
+    def _worth_reading(self, memory: JobMemory, residue: int) -> bool:
+        if memory.etag in (memory.read_etag, memory.broken_etag):
+            return False
+        if memory.witness is None or residue != memory.residue or memory.witness.phase != "held":
+            return True
+        if memory.young_reads < _YOUNG_READS:
+            memory.young_reads += 1
+            return True
+        return memory.age_s > self._floor_s
+
+    def read(self, memory: JobMemory) -> Stored | None:
+        """Read one witness anew; ``None`` when the store was silent or the body is corrupt."""
+        key = keys.witness(memory.experiment, memory.job)
+        try:
+            found = self._store.read(key)
+        except StoreSilent as error:
+            self._silent[memory.experiment] = str(error)
+            return None
+        if isinstance(found, Missing):
+            return Stored(None, "")
+        memory.etag, memory.age_s = found.etag, found.age_s
+        try:
+            witness = Witness.decode(found.body, key)
+        except Corrupt as error:
+            memory.broken, memory.broken_etag = str(error), found.etag
+            self.troubles[key] = str(error)
+            return None
+        self._took(memory, witness)
+        memory.broken, memory.broken_etag = None, ""
+        memory.read_etag = found.etag
+        self.troubles.pop(key, None)
+        return Stored(witness, found.etag, found.age_s)
+
+    def _took(self, memory: JobMemory, witness: Witness) -> None:
+        old = memory.witness
+        memory.witness = witness
+        memory.residue = witness.residue
+        if old is None or old.attempt != witness.attempt:
+            memory.young_reads = 0
+        if witness.phase == "held":
+            memory.unclaimed = memory.pending_launch = 0
+        if witness.phase == "released" and witness.exit_code == exits.OUT_OF_MEMORY:
+            rung = self.rung_of(memory.job, witness.launched)
+            if rung:
+                memory.excluded.setdefault(rung, f"out of memory there: {witness.reason}")
+
+    def _look_closer(self, memory: JobMemory) -> None:
+        """Read the spec once, and the refusals of a launch that should have claimed by now."""
+        if memory.final or memory.broken:
+            return
+        if memory.spec is None:
+            self._read_spec(memory)
+        w = memory.witness
+        now_s = self._clock.monotonic_s()
+        if w is None or w.phase != "expected" or memory.failed_launch >= w.launched:
+            memory.refusal_look_s, memory.refusal_pause_s = 0.0, _FIRST_REFUSAL_LOOK_S
+            return
+        if not memory.refusal_look_s:
+            memory.refusal_look_s = now_s + memory.refusal_pause_s
+        elif now_s >= memory.refusal_look_s:
+            memory.refusal_pause_s = min(2 * memory.refusal_pause_s, 60.0)
+            memory.refusal_look_s = now_s + memory.refusal_pause_s
+            self._read_refusals(memory, w.launched)
+
+    def _read_spec(self, memory: JobMemory) -> None:
+        try:
+            memory.spec = read_spec(self._store, memory.job)
+        except StoreSilent:
+            return
+        except Corrupt as error:
+            memory.broken = str(error)
+            self.troubles[error.key] = str(error)
+
+    def _read_refusals(self, memory: JobMemory, launch: int) -> None:
+        try:
+            for row in self._store.list(f"{keys.refusals(memory.job)}{launch:05d}-"):
+                found = self._store.read(row.key)
+                if isinstance(found, Missing):
+                    continue
+                refusal = load(Refusal, found.body, row.key)
+                memory.failed_launch = max(memory.failed_launch, launch)
+                rung = self.rung_of(memory.job, launch)
+                if rung:
+                    memory.excluded[rung] = refusal.reason
+        except (StoreSilent, Corrupt) as error:
+            self.troubles[keys.refusals(memory.job)] = str(error)
+
+    def rung_of(self, job: str, launch: int) -> str | None:
+        """The rung a launch was made on, from its intent."""
+        bill = self.bills.get((job, launch))
+        if bill and bill.intent:
+            return bill.intent.rung
+        try:
+            found = self._store.read(keys.intent(job, launch))
+            if isinstance(found, Missing):
+                return None
+            return load(Intent, found.body, keys.intent(job, launch)).rung
+        except (StoreSilent, Corrupt):
+            return None
+
+    # -------------------------------------------------------------------------- plans and bills
+
+    def _observe_plans(self) -> None:
+        try:
+            rows = list(self._store.list(keys.PLANS))
+        except StoreSilent as error:
+            self.troubles[keys.PLANS] = str(error)
+            return
+        self.troubles.pop(keys.PLANS, None)
+        fresh = [row.key for row in rows if row.key not in self._plans]
+        for key in fresh:
+            try:
+                found = self._store.read(key)
+                if not isinstance(found, Missing):
+                    self._plans[key] = load(PlanRecord, found.body, key)
+            except (StoreSilent, Corrupt) as error:
+                self.troubles[key] = str(error)
+        if fresh:
+            self._adopt_plans()
+
+    def _adopt_plans(self) -> None:
+        """Jobs of every version, with the terms of the newest."""
+        newest: dict[str, PlanRecord] = {}
+        for key, record in sorted(self._plans.items()):
+            best = newest.get(record.plan)
+            if best is None or record.version >= best.version:
+                newest[record.plan] = record
+        for key, record in sorted(self._plans.items(), key=lambda item: item[1].version):
+            terms = newest[record.plan].terms
+            rungs, priority = terms.get("rungs"), terms.get("priority")
+            for job in record.jobs:
+                memory = self.jobs.get(job) or JobMemory(
+                    job, record.experiment, (), 0, len(self.jobs)
+                )
+                memory.rungs = tuple(str(r) for r in rungs) if isinstance(rungs, list) else ()
+                memory.priority = priority if isinstance(priority, int) else 0
+                self.jobs[job] = memory
+
+    def _observe_bills(self) -> None:
+        try:
+            rows = [row.key for row in self._store.list(keys.UNSETTLED)]
+        except StoreSilent as error:
+            self.troubles[keys.UNSETTLED] = str(error)
+            return
+        self.troubles.pop(keys.UNSETTLED, None)
+        seen = set()
+        for key in rows:
+            job, _, number = key.removeprefix(keys.UNSETTLED).rpartition("-")
+            if not number.isdigit():
+                continue
+            launch = int(number)
+            seen.add((job, launch))
+            bill = self.bills.setdefault((job, launch), Bill(job, launch))
+            self._read_bill(bill)
+        for known in set(self.bills) - seen:
+            del self.bills[known]  # closed, by us or by another dispatcher
+
+    def _read_bill(self, bill: Bill) -> None:
+        try:
+            if bill.intent is None:
+                key = keys.intent(bill.job, bill.launch)
+                found = self._store.read(key)
+                if not isinstance(found, Missing):
+                    bill.intent = load(Intent, found.body, key)
+            if bill.receipt is None and bill.intent is not None:
+                key = keys.receipt(bill.job, bill.launch)
+                found = self._store.read(key)
+                if not isinstance(found, Missing):
+                    bill.receipt = load(LaunchReceipt, found.body, key)
+        except (StoreSilent, Corrupt) as error:
+            self.troubles[keys.launch(bill.job, bill.launch)] = str(error)
+
+    # ---------------------------------------------------------------------------------- views
+
+    def watched(self, memory: JobMemory) -> Watched:
+        """Our own watch of a job's witness, for the lease it holds."""
+        watch = self._watches.get(memory.experiment)
+        if watch is None or memory.witness is None:
+            return Watched(0.0, 0.0)
+        key = keys.witness(memory.experiment, memory.job)
+        return watch.of(key, memory.read_etag, memory.witness.silence_allowed_s)
+
+    def job_views(self) -> tuple[JobView, ...]:
+        """Every job as :func:`decide` wants it."""
+        with self._lock:
+            return tuple(self._view(memory) for memory in self.jobs.values())
+
+    def _view(self, m: JobMemory) -> JobView:
+        unread = m.witness is not None and m.etag != m.read_etag
+        return JobView(
+            job=m.job,
+            experiment=m.experiment,
+            rungs=m.rungs,
+            priority=m.priority,
+            order=m.order,
+            kind=m.spec.kind if m.spec else None,
+            witness=m.witness,
+            # a body that was renewed since it was read is judged by the age of the renewal
+            age_s=m.age_s,
+            watched=Watched(0.0, 0.0) if unread else self.watched(m),
+            silent=self._silent.get(m.experiment),
+            broken=m.broken,
+            failed_launch=m.failed_launch,
+            excluded=dict(m.excluded),
+            rejections=m.rejections,
+            unclaimed=m.unclaimed,
+        )
+
+    def bill_views(self) -> tuple[BillView, ...]:
+        """Every open bill as :func:`decide` wants it."""
+        with self._lock:
+            return tuple(
+                BillView(bill.job, bill.launch, bill.rung, bill.retry_at_s)
+                for bill in self.bills.values()
+            )

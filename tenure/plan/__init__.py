@@ -1,0 +1,1 @@
+"""What to compute and in which order: plan files, and the arithmetic of allocation."""

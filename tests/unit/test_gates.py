@@ -1,0 +1,643 @@
+"""Every gate passes the valid record and blocks each variation with a sentence of its own."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gates.check import check_record
+from gates.command import app
+from gates.promotion import judge_backtest, judge_metrics, promote
+from gates.verdict import Verdict, deployable
+from tenure.errors import StoreOutOfReach, UsageError
+from tenure_protocol.codec import Corrupt, Json, decode, encode
+from tenure_protocol.fingerprint import pin
+from tenure_protocol.lease import keys
+from tenure_protocol.records import BacktestValue, MetricValue, ModelRecord
+from tenure_protocol.store.api import Found, Missing, StoreSilent
+from tenure_protocol.store.directory import DirectoryStore
+from tenure_protocol.store.memory import MemoryStore
+from tests.record_builders import (
+    EXPERIMENT,
+    MEASURED,
+    METRIC,
+    REQUIRED,
+    SEEDS,
+    TERMS,
+    losses_of,
+    overwrite,
+    put,
+    research,
+    retrain,
+)
+
+GATES = [
+    "generation", "parent", "lineage", "integrity", "jobs", "pinned", "measured", "spread_mean",
+    "spread_variance", "spread_worst_seed", "spread_examples", "backtest", "score",
+]  # fmt: skip
+
+
+def by_gate(store: MemoryStore, record: ModelRecord) -> dict[str, Verdict]:
+    return {verdict.gate: verdict for verdict in check_record(store, record)}
+
+
+def sentence(store: MemoryStore, record: ModelRecord, gate: str) -> str:
+    """The reason of a gate that must not pass, on a record that must not be deployable."""
+    verdicts = by_gate(store, record)
+    assert not deployable(verdicts.values())
+    assert verdicts[gate].verdict != "PASS", verdicts[gate]
+    return verdicts[gate].reason
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def parent(store: MemoryStore) -> ModelRecord:
+    return research(store)
+
+
+def test_a_valid_retrain_passes_every_gate(store: MemoryStore, parent: ModelRecord) -> None:
+    verdicts = check_record(store, retrain(store, parent))
+    assert [verdict.gate for verdict in verdicts] == GATES
+    assert [v for v in verdicts if v.verdict != "PASS"] == []
+    assert deployable(verdicts)
+
+
+def test_the_builders_research_record_passed(parent: ModelRecord) -> None:
+    assert parent.passed_metrics and parent.passed_backtest and parent.reasons == ()
+
+
+# ------------------------------------------------------------------- generation and lineage
+
+
+def test_a_research_model_is_never_deployed(store: MemoryStore, parent: ModelRecord) -> None:
+    assert sentence(store, parent, "generation") == (
+        "this is a generation-1 (research) model; only a generation-2 retrain can be deployed"
+    )
+
+
+def test_a_forged_generation_contradicts_its_jobs(store: MemoryStore, parent: ModelRecord) -> None:
+    forged = put(store, replace(parent, generation=2, parent=parent.id))
+    assert "generation is 1, the record says 2" in sentence(store, forged, "jobs")
+    assert "a training of the parent is passed off" in sentence(store, forged, "lineage")
+
+
+def test_a_parent_must_be_named_and_exist(store: MemoryStore, parent: ModelRecord) -> None:
+    orphan = retrain(store, None)
+    assert sentence(store, orphan, "parent") == "the record names no parent"
+    lost = retrain(store, "a" * 26)
+    assert "the parent " + "a" * 26 + " is not in the store" in sentence(store, lost, "parent")
+    assert "no parent whose seeds" in sentence(store, lost, "spread_mean")
+
+
+def test_an_edited_parent_is_named(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    edited = replace(parent, promote=replace(TERMS, margin=9.0))
+    overwrite(store, keys.model(EXPERIMENT, parent.id), encode(edited))
+    assert "was edited: its content has the id" in sentence(store, record, "parent")
+
+
+def test_a_corrupt_parent_is_named_with_its_key(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    key = keys.model(EXPERIMENT, parent.id)
+    overwrite(store, key, b"{}")
+    assert f"{key} is corrupt" in sentence(store, record, "parent")
+
+
+def test_a_newer_records_version_is_said(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    overwrite(store, keys.model(EXPERIMENT, parent.id), encode(replace(parent, protocol=99)))
+    assert "speaks protocol 99" in sentence(store, record, "parent")
+
+
+def test_a_parent_must_be_of_generation_1(store: MemoryStore, parent: ModelRecord) -> None:
+    first = retrain(store, parent)
+    second = retrain(store, first, seeds=(21, 22, 23, 24, 25))
+    assert "is of generation 2, not 1" in sentence(store, second, "parent")
+
+
+def test_a_parent_that_failed_its_backtest_blocks(store: MemoryStore) -> None:
+    failed = research(store, score=0.1)
+    record = retrain(store, failed)
+    assert "did not pass its backtest (the mean score" in sentence(store, record, "parent")
+
+
+def test_a_parent_whose_flag_was_set_by_hand_blocks(store: MemoryStore) -> None:
+    failed = research(store, score=0.1)
+    forged = put(store, replace(failed, passed_backtest=True, reasons=()))
+    record = retrain(store, forged)
+    assert "says it passed its backtest, its numbers do not" in sentence(store, record, "parent")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"config": {"lr": 0.1}}, "its config is {'lr': 0.1} and the parent's is {'lr': 0.003}"),
+        ({"code": "code2"}, "its code is 'code2' and the parent's is 'code1'"),
+        ({"data": "data2"}, "its data is 'data2' and the parent's is 'data1'"),
+        ({"terms": replace(TERMS, margin=0.5)}, "promote.margin was 0.05 when the parent"),
+        ({"terms": replace(TERMS, min_score=0.1)}, "promote.min_score was 0.5"),
+        ({"terms": replace(TERMS, alpha=0.4)}, "promote.alpha was 0.05"),
+        ({"seeds": (11, 12, 13, 14, SEEDS[0])}, "shares the seeds 1 with its parent"),
+    ],
+)
+def test_nothing_but_the_seeds_may_change(
+    store: MemoryStore, parent: ModelRecord, change: dict[str, object], words: str
+) -> None:
+    assert words in sentence(store, retrain(store, parent, **change), "lineage")
+
+
+def test_members_are_those_of_the_seeds(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    reordered = put(store, replace(good, members=good.members[::-1]))
+    assert "not those of its seeds" in sentence(store, reordered, "lineage")
+    twice = put(store, replace(good, members=(good.members[0],) * 5))
+    assert "two of its members are one training" in sentence(store, twice, "lineage")
+    assert "it has no members" in sentence(store, put(store, replace(good, members=())), "lineage")
+
+
+# ------------------------------------------------------------------------------- integrity
+
+
+def test_a_record_that_is_not_stored_is_not_believed(
+    store: MemoryStore, parent: ModelRecord
+) -> None:
+    loose = replace(retrain(store, parent), reasons=("edited",))
+    assert "is not in the store" in sentence(store, loose, "integrity")
+
+
+def test_one_byte_of_the_weights(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    ref = record.members[0].train
+    key = keys.snapshot(ref.job, ref.pointer) + "weights.bin"
+    overwrite(store, key, b"weights of 2/12")
+    assert sentence(store, record, "integrity") == (
+        f"the bytes of {key} are not those that the record names"
+    )
+
+
+def test_weights_of_another_model(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    first, second = good.members[:2]
+    swapped = put(
+        store, replace(good, members=(replace(first, files=second.files), *good.members[1:]))
+    )
+    assert "are not those of its manifest: weights.bin" in sentence(store, swapped, "integrity")
+
+
+def test_a_missing_file_and_a_missing_manifest(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    ref = record.members[0].train
+    store.delete(keys.snapshot(ref.job, ref.pointer) + "weights.bin")
+    assert "weights.bin is missing" in sentence(store, record, "integrity")
+    store.delete(keys.manifest(ref.job, ref.pointer))
+    assert "the manifest of snapshot 20-1" in sentence(store, record, "integrity")
+
+
+def test_an_edited_manifest(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    ref = record.members[2].train
+    key = keys.manifest(ref.job, ref.pointer)
+    found = store.read(key)
+    assert isinstance(found, Found)
+    overwrite(store, key, found.body + b" ")
+    assert f"{key} does not have the digest" in sentence(store, record, "integrity")
+
+
+def test_only_what_a_job_finished_with_counts(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    ref = record.members[0].train
+    key = keys.witness(EXPERIMENT, ref.job)
+    found = store.read(key)
+    assert isinstance(found, Found)
+    body = json.loads(found.body)
+    overwrite(store, key, json.dumps({**body, "phase": "revoked"}).encode())
+    assert f"job {ref.job} is revoked, not finished" in sentence(store, record, "integrity")
+    overwrite(store, key, json.dumps({**body, "pointer": {**body["pointer"], "step": 1}}).encode())
+    assert "finished with another snapshot" in sentence(store, record, "integrity")
+
+
+def test_an_edited_spec(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent)
+    key = keys.job(record.members[0].train.job)
+    found = store.read(key)
+    assert isinstance(found, Found)
+    overwrite(store, key, found.body.replace(b'"seed":11', b'"seed":99'))
+    assert f"{key} was edited" in sentence(store, record, "jobs")
+
+
+def test_a_member_without_an_evaluation(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    first = replace(good.members[0], evaluation=None)
+    bare = put(store, replace(good, members=(first, *good.members[1:])))
+    assert "seed 11 has no evaluate job" in sentence(store, bare, "jobs")
+
+
+def test_a_reference_that_no_key_can_hold(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    train = replace(good.members[0].train, job="../../etc")
+    odd = put(
+        store, replace(good, members=(replace(good.members[0], train=train), *good.members[1:]))
+    )
+    assert "must be parts of" in sentence(store, odd, "integrity")
+
+
+# ----------------------------------------------------------------------------- environment
+
+
+def test_an_unpinned_retrain(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, requires=None)
+    assert "seed 11 was not pinned: its job required no environment" in sentence(
+        store, record, "pinned"
+    )
+    assert "nothing was required" in sentence(store, record, "measured")
+
+
+def test_a_pin_that_leaves_something_open(store: MemoryStore, parent: ModelRecord) -> None:
+    assert "leaves open" in sentence(store, retrain(store, parent, requires={}), "pinned")
+    loose = copy.deepcopy(REQUIRED)
+    del loose["card"]
+    loose["determinism"]["threads"] = 8  # type: ignore[index]
+    reason = sentence(store, retrain(store, parent, requires=loose), "pinned")
+    assert "leaves open: card, determinism.threads" in reason
+
+
+def test_an_unpinned_backtest(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, backtest_requires=None)
+    assert "the backtest of seed 11 was not pinned" in sentence(store, record, "pinned")
+
+
+@pytest.mark.parametrize("field", sorted(pin(MEASURED)))
+def test_each_field_measured_differently(
+    store: MemoryStore, parent: ModelRecord, field: str
+) -> None:
+    other = copy.deepcopy(MEASURED)
+    place = other[field]
+    if isinstance(place, dict):
+        field, place[sorted(place)[0]] = f"{field}.{sorted(place)[0]}", "other"
+    else:
+        other[field] = "other"
+    record = retrain(store, parent, measured=other)
+    if field.endswith(("interop_threads", ".tenure")):
+        return
+    reason = sentence(store, record, "measured")
+    assert f"seed 11 ran elsewhere: {field} is 'other' where " in reason
+    assert "is required" in reason
+
+
+@pytest.mark.parametrize("field", ["kernel", "libc", "gpu"])
+def test_informative_differences_do_not_block(
+    store: MemoryStore, parent: ModelRecord, field: str
+) -> None:
+    record = retrain(store, parent, measured={**MEASURED, field: "another"})
+    assert deployable(check_record(store, record))
+
+
+def test_an_environment_left_out_of_the_record(store: MemoryStore, parent: ModelRecord) -> None:
+    """Members claim the required environment, their manifests tell another."""
+    elsewhere = retrain(store, parent, measured={**MEASURED, "card": "another card"})
+    honest = retrain(store, parent, seeds=(21, 22, 23, 24, 25))
+    digest = honest.members[0].measured
+    lying = put(
+        store,
+        replace(
+            elsewhere,
+            environments={**elsewhere.environments, **honest.environments},
+            members=tuple(replace(member, measured=digest) for member in elsewhere.members),
+        ),
+    )
+    assert "measured an environment that the record leaves out" in sentence(
+        store, lying, "measured"
+    )
+
+
+def test_an_edited_environment(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    forged = {name: {**found, "card": "forged"} for name, found in good.environments.items()}
+    record = put(store, replace(good, environments=forged))
+    assert "was edited: its content has another digest" in sentence(store, record, "measured")
+
+
+# ---------------------------------------------------------------------------------- spread
+
+
+def test_a_worse_retrain(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, losses=lambda seed: losses_of(seed, 0.08))
+    assert "qlike (minimize, in nats): not proved to be not worse" in sentence(
+        store, record, "spread_mean"
+    )
+    assert "over 200 paired examples" in sentence(store, record, "spread_examples")
+
+
+def test_an_impossible_margin_asks_for_seeds(store: MemoryStore) -> None:
+    terms = replace(TERMS, margin=0.0005)
+    record = retrain(store, research(store, terms=terms), terms=terms)
+    verdict = by_gate(store, record)["spread_mean"]
+    assert verdict.verdict == "NOT_ENOUGH_SEEDS"
+    assert "not enough seeds to tell" in verdict.reason
+
+
+def test_a_negative_margin_is_refused_in_words(store: MemoryStore) -> None:
+    terms = replace(TERMS, margin=-0.1)
+    record = retrain(store, research(store, terms=terms), terms=terms)
+    assert "the margin is -0.1; it must be a positive number" in sentence(
+        store, record, "spread_mean"
+    )
+
+
+def test_one_seed_is_not_enough(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, seeds=(11,))
+    assert by_gate(store, record)["spread_mean"].verdict == "NOT_ENOUGH_SEEDS"
+    assert not deployable(check_record(store, record))
+
+
+def test_a_retrain_that_spreads_more(store: MemoryStore, parent: ModelRecord) -> None:
+    wide = retrain(store, parent, losses=lambda seed: losses_of(seed, 0.04 * (seed - 13)))
+    assert "the retrain spreads more" in sentence(store, wide, "spread_variance")
+
+
+def test_a_seed_that_diverged(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, losses=lambda seed: losses_of(seed, 2.0 * (seed == 13)))
+    assert "the worst new seed is" in sentence(store, record, "spread_worst_seed")
+
+
+def test_equal_constants_are_no_spread(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, losses=lambda seed: losses_of(11))
+    assert "all 5 seeds of the retrain gave" in sentence(store, record, "spread_mean")
+
+
+def test_different_numbers_of_examples(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, losses=lambda seed: losses_of(seed)[:150])
+    assert "different numbers of examples (150, 200)" in sentence(store, record, "spread_examples")
+
+
+def test_losses_that_are_not_finite(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    bad = np.full(200, np.nan)
+    ref = good.members[0].evaluation
+    assert ref is not None
+    body = bad.astype("<f8").tobytes()
+    overwrite(store, keys.snapshot(ref.job, ref.pointer) + f"losses/{METRIC}.f64", body)
+    assert "does not have the digest" in sentence(store, good, "spread_examples")
+
+
+def test_losses_must_average_to_the_metric(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    flattered = tuple(
+        replace(
+            m, metrics={METRIC: replace(m.metrics[METRIC], value=m.metrics[METRIC].value - 0.2)}
+        )
+        for m in good.members
+    )
+    record = put(store, replace(good, members=flattered))
+    assert "do not average to the metric" in sentence(store, record, "spread_examples")
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (None, "seed 11 has no metric 'qlike'"),
+        (MetricValue(0.5, "maximize", "nats"), "says 'qlike' is to maximize"),
+        (MetricValue(0.5, "minimize", "bits"), "comes in several units: bits, nats"),
+    ],
+)
+def test_metrics_that_cannot_be_compared(
+    store: MemoryStore, parent: ModelRecord, metric: MetricValue | None, words: str
+) -> None:
+    good = retrain(store, parent)
+    first = replace(good.members[0], metrics={METRIC: metric} if metric else {})
+    record = put(store, replace(good, members=(first, *good.members[1:])))
+    assert words in sentence(store, record, "spread_mean")
+
+
+# --------------------------------------------------------------------------- backtest, score
+
+
+def test_a_score_below(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, score=0.4)
+    assert sentence(store, record, "score") == "the score is 0.4, at least 0.5 is asked"
+
+
+def test_a_backtest_without_the_flag(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, deployable=False)
+    assert "does not bear the deployable flag" in sentence(store, record, "backtest")
+
+
+def test_a_backtest_that_failed(store: MemoryStore, parent: ModelRecord) -> None:
+    record = retrain(store, parent, passed=False)
+    assert "did not pass: no reason given" in sentence(store, record, "backtest")
+
+
+def test_a_backtest_of_another_model(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    first = replace(good.members[0], backtest_job=good.members[1].backtest_job)
+    record = put(store, replace(good, members=(first, *good.members[1:])))
+    assert "its backtest is of another model" in sentence(store, record, "backtest")
+
+
+def test_an_evaluation_is_no_backtest(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    first = replace(good.members[0], backtest_job=good.members[0].evaluation)
+    record = put(store, replace(good, members=(first, *good.members[1:])))
+    assert "is of kind evaluate" in sentence(store, record, "backtest")
+
+
+def test_no_backtest_at_all(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent)
+    first = replace(good.members[0], backtest_job=None, backtest=None)
+    record = put(store, replace(good, members=(first, *good.members[1:])))
+    assert "has no backtest of its own" in sentence(store, record, "backtest")
+    assert "no backtest that could have a score" in sentence(store, record, "score")
+
+
+# ------------------------------------------------------------------------------- promotion
+
+
+def test_the_best_mean_is_promoted_and_the_first_of_equals(store: MemoryStore) -> None:
+    one = research(store)
+    other = research(store, config={"lr": 0.01}, losses=lambda seed: losses_of(seed, -0.1))
+    twin = research(store, config={"lr": 0.02}, losses=lambda seed: losses_of(seed, -0.1))
+    better_but_failed = research(
+        store, config={"lr": 1}, losses=lambda seed: losses_of(seed, -0.5), score=0.1
+    )
+    assert promote([better_but_failed, one, other, twin]) is other
+    assert promote([better_but_failed]) is None
+    assert promote([]) is None
+
+
+def test_a_maximised_metric_promotes_the_largest(store: MemoryStore) -> None:
+    def up(record: ModelRecord, value: float) -> ModelRecord:
+        return replace(
+            record,
+            promote=replace(TERMS, direction="maximize"),
+            members=tuple(
+                replace(m, metrics={METRIC: MetricValue(value, "maximize", "nats")})
+                for m in record.members
+            ),
+        )
+
+    one, other = up(research(store), 0.5), up(research(store), 0.7)
+    assert promote([one, other]) is other
+
+
+def test_half_of_the_backtests_is_not_more_than_half(store: MemoryStore) -> None:
+    record = research(store, seeds=(1, 2, 3, 4))
+    members = tuple(
+        replace(member, backtest=BacktestValue(0.9, member.seed > 2, False))
+        for member in record.members
+    )
+    passed, reasons = judge_backtest(replace(record, members=members))
+    assert not passed
+    assert reasons == ("2 of 4 backtests passed, more than half is asked",)
+
+
+def test_a_metric_that_is_not_finite_fails(store: MemoryStore) -> None:
+    record = research(store)
+    first = replace(
+        record.members[0], metrics={METRIC: MetricValue(float("nan"), "minimize", "nats")}
+    )
+    passed, reasons = judge_metrics(replace(record, members=(first, *record.members[1:])))
+    assert not passed
+    assert "qlike of seed 1 is nan" in reasons
+
+
+def test_a_record_without_members_fails_everything(store: MemoryStore) -> None:
+    empty = replace(research(store), members=())
+    assert not judge_metrics(empty)[0]
+    assert not judge_backtest(empty)[0]
+
+
+# -------------------------------------------------------------------------- any field at all
+
+
+def _leaves(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    if isinstance(value, dict) and value:
+        return [leaf for name, item in value.items() for leaf in _leaves(item, (*path, name))]
+    if isinstance(value, list) and value:
+        return [leaf for n, item in enumerate(value) for leaf in _leaves(item, (*path, n))]
+    return [path]
+
+
+def _mutated(value: Json, path: tuple[str | int, ...]) -> Json:
+    other = copy.deepcopy(value)
+    place: Json = other
+    for part in path[:-1]:
+        place = place[part]  # type: ignore[index]
+    old = place[path[-1]]  # type: ignore[index]
+    new: Json
+    if isinstance(old, bool):
+        new = not old
+    elif isinstance(old, (int, float)):
+        new = old + 1
+    elif isinstance(old, str):
+        new = old + "x"
+    else:
+        new = "mutated"
+    place[path[-1]] = new  # type: ignore[index]
+    return other
+
+
+_STORE = MemoryStore()
+_VALID = retrain(_STORE, research(_STORE))
+_JSON: dict[str, Json] = json.loads(encode(_VALID))
+
+
+@given(st.sampled_from(_leaves(_JSON)))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_field_of_a_valid_record_can_be_changed(path: tuple[str | int, ...]) -> None:
+    try:
+        forged = decode(ModelRecord, _mutated(_JSON, path))
+    except Corrupt:
+        return
+    assert forged.id != _VALID.id
+    assert not deployable(check_record(_STORE, forged))
+    over = MemoryStore()  # under the original id as well
+    for row in _STORE.list(""):
+        found = _STORE.read(row.key)
+        assert isinstance(found, Found)
+        over.create(row.key, found.body)
+    overwrite(over, keys.model(EXPERIMENT, _VALID.id), encode(forged))
+    assert not deployable(check_record(over, forged))
+    assert not deployable(check_record(over, _VALID))
+
+
+def test_a_silent_store_is_no_verdict(store: MemoryStore, parent: ModelRecord) -> None:
+    class Silent(MemoryStore):
+        def read(self, key: str) -> Found | Missing:
+            raise StoreSilent("timeout")
+
+    with pytest.raises(StoreSilent):
+        check_record(Silent(), parent)
+
+
+# --------------------------------------------------------------------------------- command
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[DirectoryStore, Path]:
+    (tmp_path / "tenure.toml").write_text('[store]\nurl = "file:store"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENURE_STORE", raising=False)
+    monkeypatch.delenv("TENURE_CONFIG", raising=False)
+    (tmp_path / "store").mkdir()
+    return DirectoryStore(tmp_path / "store"), tmp_path
+
+
+def _check(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["check", *arguments])
+    if isinstance(done.exception, (UsageError, StoreOutOfReach)):
+        return done.exception.exit_code, str(done.exception)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_the_command_by_id_by_file_and_by_plan(house: tuple[DirectoryStore, Path]) -> None:
+    store, folder = house
+    parent = research(store)
+    code, said = _check(parent.id, "--json")
+    assert code == 1
+    found = json.loads(said)
+    assert (found["record"], found["deployable"]) == (parent.id, False)
+    assert set(found["verdicts"][0]) == {"gate", "verdict", "reason"}
+    plan = folder / "plan.yaml"
+    plan.write_text(
+        "name: vol\nexperiment: examples.vol:Vol\nseeds: [1, 2]\nretrain_seeds: [3, 4]\n"
+        "rungs: [local]\n"
+        "promote: {metric: qlike, direction: minimize, margin: 0.05, min_score: 0.5}\n"
+    )
+    code, said = _check(str(plan), "--json")
+    assert code == 1 and "no generation-2 record yet" in json.loads(said)["verdicts"][0]["reason"]
+    record = retrain(store, parent)
+    file = folder / "record.json"
+    file.write_bytes(encode(record))
+    for name in (record.id, str(file), str(plan)):
+        code, said = _check(name, "--json")
+        assert (code, json.loads(said)["record"]) == (0, record.id)
+    assert "may be deployed" in _check(record.id)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nonsense", "is no file here and no record's id"),
+        ("a" * 26, "holds no model record"),
+        ("gone.json", "there is no such record"),
+        ("bad.json", "is corrupt"),
+    ],
+)
+def test_bad_input_is_a_sentence(house: tuple[DirectoryStore, Path], name: str, words: str) -> None:
+    (house[1] / "bad.json").write_text('{"experiment": 3}')
+    code, said = _check(name)
+    assert code == 2
+    assert words in said

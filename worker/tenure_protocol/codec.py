@@ -1,0 +1,199 @@
+"""Strict JSON for frozen dataclasses: canonical bytes out, a sentence in when something is off.
+
+Standard library only, because the wheel travels to machines that may have no package index. It
+knows exactly the shapes that :mod:`tenure_protocol.records` uses: dataclasses, ``Literal``,
+optional fields, ``tuple[X, ...]``, ``dict[str, X]``, scalars and plain JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import TypeVar
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+R = TypeVar("R")
+
+
+class Corrupt(Exception):
+    """A stored object that cannot be what its key says. ``key`` names it."""
+
+    def __init__(self, problem: str, key: str = "?") -> None:
+        super().__init__(f"{key} is corrupt: {problem}")
+        self.problem = problem
+        self.key = key
+
+
+class NewerProtocol(Corrupt):
+    """A stored object written by a newer Tenure than this one."""
+
+    def __init__(self, found: int, known: int, key: str = "?") -> None:
+        super().__init__(
+            f"it speaks protocol {found}, this Tenure speaks {known}; upgrade this side", key
+        )
+        self.found = found
+
+
+def canonical(value: object) -> bytes:
+    """UTF-8 JSON with sorted keys, no spaces and no NaN: equal values give equal bytes.
+
+    >>> canonical({"b": 1, "a": [True, None]})
+    b'{"a":[true,null],"b":1}'
+    """
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def sha256_hex(body: bytes) -> str:
+    """Lowercase hexadecimal SHA-256 of ``body``."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def short_id(body: bytes) -> str:
+    """First 26 characters of the lowercase base32 of SHA-256: 130 bits, safe in keys and names.
+
+    >>> short_id(b"")
+    '4oymiquy7qobjgx36tejs35zeq'
+    """
+    return base64.b32encode(hashlib.sha256(body).digest()).decode().lower()[:26]
+
+
+def plain(value: object) -> Json:
+    """A dataclass as JSON values; fields that are ``None`` are left out.
+
+    A field declared as a float is written as one, so that ``30`` and ``30.0`` give one id.
+    Raises ``ValueError`` for NaN and infinity, ``TypeError`` for what has no JSON form.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        floats = _floats(type(value))
+        return {
+            field.name: plain(float(item) if field.name in floats else item)
+            for field in dataclasses.fields(value)
+            if (item := getattr(value, field.name)) is not None
+        }
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no JSON form")
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def encode(record: object) -> bytes:
+    """Canonical JSON bytes of a record."""
+    return canonical(plain(record))
+
+
+def parse(body: bytes, key: str = "?") -> dict[str, Json]:
+    """The JSON object in ``body``; :class:`Corrupt` when it is none or names a key twice."""
+
+    def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        found: dict[str, Json] = {}
+        for name, item in pairs:
+            if name in found:
+                raise Corrupt(f"the key {name!r} stands twice", key)
+            found[name] = item
+        return found
+
+    def refuse(word: str) -> Json:
+        raise Corrupt(f"{word} is no number", key)
+
+    def finite(digits: str) -> Json:
+        number = float(digits)
+        return number if math.isfinite(number) else refuse(digits)
+
+    try:
+        text = body.decode()
+        value = json.loads(
+            text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite
+        )
+        if "\\u" in text:  # an escaped half of a pair decodes, and could never be written again
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON, a number of 4,300 digits
+        raise Corrupt(f"it is no JSON ({error})", key) from error
+    if not isinstance(value, dict):
+        raise Corrupt(f"it holds {type(value).__name__} where an object belongs", key)
+    return value
+
+
+def decode(kind: type[R], value: object, key: str = "?") -> R:
+    """Build ``kind`` (a dataclass) from JSON values; :class:`Corrupt` names the field that is off."""
+    return typing.cast(R, _build(kind, value, "", key))
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, object]:
+    return typing.get_type_hints(kind)
+
+
+@functools.cache
+def _floats(kind: type) -> frozenset[str]:
+    return frozenset(n for n, hint in _hints(kind).items() if hint in (float, float | None))
+
+
+def _build(kind: object, value: object, where: str, key: str) -> object:
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(typing.cast(type, kind), value, where, key)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is object or kind == Json:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in args:
+            return None
+        (inner,) = (arg for arg in args if arg is not type(None))
+        return _build(inner, value, where, key)
+    if origin is typing.Literal:
+        if value not in args:
+            raise Corrupt(
+                f"{where or 'it'} is {value!r}, not one of {', '.join(map(str, args))}", key
+            )
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_build(args[0], item, f"{where}[{n}]", key) for n, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {n: _build(args[1], item, f"{where}.{n}", key) for n, item in value.items()}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise Corrupt(f"{where or 'it'} is too large for a float", key) from error
+    if kind in (str, int, float, bool) and type(value) is kind:
+        return value
+    name = getattr(kind, "__name__", str(kind))
+    raise Corrupt(f"{where or 'it'} is {value!r}, not {name}", key)
+
+
+def _build_dataclass(kind: type, value: object, where: str, key: str) -> object:
+    if not isinstance(value, dict):
+        raise Corrupt(f"{where or 'it'} is {value!r}, not an object", key)
+    hints = _hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    if unknown := sorted(set(value) - set(fields)):
+        raise Corrupt(f"it has the unknown field {_join(where, unknown[0])!r}", key)
+    built = {}
+    for name, field in fields.items():
+        if name in value:
+            built[name] = _build(hints[name], value[name], _join(where, name), key)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise Corrupt(f"it lacks the field {_join(where, name)!r}", key)
+    try:
+        return kind(**built)
+    except ValueError as error:
+        raise Corrupt(f"{where + ': ' if where else ''}{error}", key) from error
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name

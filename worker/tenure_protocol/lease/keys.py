@@ -1,0 +1,112 @@
+"""Where everything lives in the store.
+
+Invariant: every key has one writer, or is create-only, or is changed only by conditional replace
+(the witness and ``deployments/*/current``). No two attempts ever address the same key.
+"""
+
+from __future__ import annotations
+
+from tenure_protocol.records import JobSpec, Pointer
+
+WITNESSES = "witness/"
+PLANS = "plans/"
+UNSETTLED = "unsettled/"
+CLOSED = "closed/"
+
+
+def witness(experiment: str, job: str) -> str:
+    return f"{WITNESSES}{experiment}/{job}.json"
+
+
+def witness_of(spec: JobSpec) -> str:
+    return witness(spec.experiment, spec.id)
+
+
+def experiment_witnesses(experiment: str) -> str:
+    """Prefix of all witnesses of one experiment: one LIST page watches a thousand jobs."""
+    return f"{WITNESSES}{experiment}/"
+
+
+def job(job: str) -> str:
+    return f"jobs/{job}/job.json"
+
+
+def attempt(job: str, attempt: int) -> str:
+    """Prefix that only the holder of this attempt writes under."""
+    return f"jobs/{job}/attempts/{attempt:05d}/"
+
+
+def snapshot(job: str, pointer: Pointer) -> str:
+    return save(job, pointer.attempt, pointer.step, pointer.save)
+
+
+def save(job: str, attempt_number: int, step: int, save_number: int) -> str:
+    """Prefix of one snapshot; a new save takes a new name."""
+    return f"{attempt(job, attempt_number)}milestones/{step}-{save_number}/"
+
+
+def manifest(job: str, pointer: Pointer) -> str:
+    return f"{snapshot(job, pointer)}manifest.json"
+
+
+def events(job: str, attempt_number: int, chunk: int) -> str:
+    return f"{attempt(job, attempt_number)}events/{chunk:06d}.jsonl"
+
+
+def log(job: str, attempt_number: int, chunk: int) -> str:
+    return f"{attempt(job, attempt_number)}log/{chunk:06d}.txt"
+
+
+def launch(job: str, number: int) -> str:
+    return f"jobs/{job}/launches/{number:05d}/"
+
+
+def intent(job: str, number: int) -> str:
+    return f"{launch(job, number)}intent.json"
+
+
+def receipt(job: str, number: int) -> str:
+    return f"{launch(job, number)}receipt.json"
+
+
+def settlement(job: str, number: int, k: int) -> str:
+    return f"{launch(job, number)}settlement-{k}.json"
+
+
+def refusals(job: str) -> str:
+    return f"jobs/{job}/refusals/"
+
+
+def refusal(job: str, number: int, nonce: str) -> str:
+    return f"{refusals(job)}{number:05d}-{nonce}.json"
+
+
+def plan(plan: str, digest: str) -> str:
+    return f"{PLANS}{plan}/{digest}.json"
+
+
+def unsettled(job: str, number: int) -> str:
+    return f"{UNSETTLED}{job}-{number:05d}"
+
+
+def closed(experiment: str) -> str:
+    return f"{CLOSED}{experiment}"
+
+
+def model(experiment: str, record: str) -> str:
+    return f"models/{experiment}/{record}.json"
+
+
+def models(experiment: str = "") -> str:
+    return f"models/{experiment}/" if experiment else "models/"
+
+
+def deployment(name: str) -> str:
+    return f"deployments/{name}/current"
+
+
+def warrant(number: int) -> str:
+    return f"warrants/log/{number:08d}.json"
+
+
+WARRANTS = "warrants/log/"

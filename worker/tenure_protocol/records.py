@@ -1,0 +1,416 @@
+"""Every object Tenure stores, and the version of the protocol they speak.
+
+Invariants stand beside the field they bind. Bodies are canonical JSON; a witness is padded so that
+its length tells a listing what changed (see :func:`Witness.encode`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar, cast
+
+from tenure_protocol.codec import Corrupt, NewerProtocol, canonical, decode, encode, parse, plain
+from tenure_protocol.codec import sha256_hex as sha256_hex
+from tenure_protocol.codec import short_id as short_id
+
+PROTOCOL_VERSION = 1
+MAX_RESULT_BYTES = 4096
+
+Phase = Literal["expected", "held", "released", "finished", "revoked", "cancelled"]
+Kind = Literal["train", "evaluate", "backtest", "dataset"]
+Direction = Literal["minimize", "maximize"]
+FINAL: frozenset[str] = frozenset({"finished", "cancelled"})
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_RESIDUES = {"expected": 0, "released": 4, "finished": 5, "revoked": 6, "cancelled": 7}
+_ANNOUNCED = 3
+
+R = TypeVar("R")
+
+
+def check_name(name: str, what: str) -> str:
+    """``name`` itself when it may stand in a key; ``ValueError`` with the rule when not."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{what} {name!r} must be 1 to 63 of a-z, 0-9, '_', '.' and '-', "
+            "and begin with a letter or digit"
+        )
+    return name
+
+
+def load(kind: type[R], body: bytes, key: str) -> R:
+    """Decode a stored record; :class:`Corrupt` or :class:`NewerProtocol` name the key."""
+    value = parse(body, key)
+    protocol = value.get("protocol")
+    if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
+        raise NewerProtocol(protocol, PROTOCOL_VERSION, key)
+    if isinstance(protocol, int) and protocol < 1:
+        raise Corrupt(f"protocol is {protocol}, they count from 1", key)
+    return decode(kind, value, key)
+
+
+# ------------------------------------------------------------------------------------ job
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Where to resume: a snapshot that was confirmed by the store before this was written."""
+
+    attempt: int
+    step: int
+    save: int  # a new save of an attempt takes a new number, so that no key ever has two contents
+    ordinal: int  # 1, 2, ... along the one line of pointers of a job
+    digest: str  # SHA-256 of the manifest's bytes
+
+    def folder(self) -> str:
+        """The last part of the snapshot's key."""
+        return f"{self.step}-{self.save}"
+
+
+@dataclass(frozen=True)
+class SnapshotRef:
+    """One snapshot of one job."""
+
+    job: str
+    pointer: Pointer
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to compute; immutable, and its id is a digest of it, ``run`` included."""
+
+    experiment: str  # part of the key of the witness: one job, one witness
+    kind: Kind
+    stage: str
+    entry_point: str  # module:Class
+    config: dict[str, object]
+    seed: int
+    generation: int
+    code: str  # digest of the experiment's code
+    data: str  # digest of its data files
+    milestone_every: int  # steps
+    parent: str | None = None  # id of the generation-1 record this retrains
+    model: SnapshotRef | None = None  # what an evaluate or backtest job reads
+    requires: dict[str, object] | None = None  # the environment a worker must measure
+    cards: int = 1
+    patience_s: float = 1800.0
+    max_silence_s: float = 3600.0
+    run: int = 0
+    protocol: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        check_name(self.experiment, "experiment")
+        check_name(self.stage, "stage")
+        if self.milestone_every < 1:
+            raise ValueError(
+                f"milestone_every is {self.milestone_every}, it counts steps from 1 up"
+            )
+        if self.generation not in (1, 2):
+            raise ValueError(f"generation is {self.generation}, there are 1 and 2")
+        if self.run < 0 or self.cards < 1:
+            raise ValueError("run counts from 0 and cards from 1")
+        if self.patience_s <= 0 or self.max_silence_s <= 0:
+            raise ValueError("patience_s and max_silence_s are positive seconds")
+
+    @property
+    def id(self) -> str:
+        """First 26 characters of lowercase base32 of SHA-256 over the canonical JSON."""
+        return short_id(encode(self))
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the job names the environment it must run in."""
+        return self.requires is not None
+
+
+# -------------------------------------------------------------------------------- witness
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The newest launch a dispatcher announced."""
+
+    number: int
+    runner: str
+    window_s: float  # how long a dispatcher waits for its claim
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds the tenure; the nonce is new per process."""
+
+    launch: int  # 0 in local mode
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A long step the holder told of before it began; ends at the next renewal."""
+
+    reason: str
+    silence_s: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request to the holder; one per attempt."""
+
+    what: Literal["yield", "pause"]
+    within_s: float  # from the holder's first read of it
+    by: str
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The one small object per job that proves a worker holds it."""
+
+    job: str
+    phase: Phase
+    write_id: str  # fresh per conditional write: equal bodies would give equal ETags
+    seq: int = 1
+    launch: Launch | None = None
+    barrier: int = 0  # launches up to this number may no longer claim
+    attempt: int = 0  # strictly increases, never restarts
+    holder: Holder | None = None
+    silence_s: float = 0.0  # how long a live holder may be silent
+    announced: Announced | None = None
+    asked: Asked | None = None
+    held_back: bool = False
+    pointer: Pointer | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    by: str | None = None
+    result: dict[str, object] | None = None
+    protocol: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        if (self.phase == "held") != (self.holder is not None):
+            raise ValueError("a holder belongs to the phase held and to no other")
+        if self.phase == "expected" and self.launch is None:
+            raise ValueError("the phase expected names its launch")
+        if self.announced is not None and self.phase != "held":
+            raise ValueError("only a holder announces")
+        if min(self.barrier, self.attempt, self.seq) < 0:
+            raise ValueError("barrier, attempt and seq count from 0")
+
+    @property
+    def launched(self) -> int:
+        """Number of the newest launch, 0 before the first."""
+        return self.launch.number if self.launch else 0
+
+    @property
+    def silence_allowed_s(self) -> float:
+        """The lease in force: the announced one while a long step lasts."""
+        return max(self.silence_s, self.announced.silence_s if self.announced else 0.0)
+
+    @property
+    def residue(self) -> int:
+        """What ``len(body) % 8`` tells a listing: the phase, and that a pointer moved."""
+        if self.phase != "held":
+            return _RESIDUES[self.phase]
+        if self.announced:
+            return _ANNOUNCED
+        return 1 + (self.pointer.ordinal % 2 if self.pointer else 0)
+
+    def encode(self) -> bytes:
+        """Canonical JSON padded with spaces to the residue."""
+        body = encode(self)
+        return body + b" " * ((self.residue - len(body)) % 8)
+
+    @classmethod
+    def decode(cls, body: bytes, key: str) -> Witness:
+        """Read a witness; :class:`Corrupt` names ``key``."""
+        return load(cls, body, key)
+
+    def stamped(self, write_id: str) -> Witness:
+        """The same statement as the next write."""
+        return replace(self, write_id=write_id)
+
+
+# ------------------------------------------------------------------------------- snapshot
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a snapshot."""
+
+    sha256: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Written last of a snapshot, after the previous pointer write was settled.
+
+    ``parent`` is the pointer that was stored when this was written: the line of pointers.
+    """
+
+    job: str
+    attempt: int
+    step: int
+    save: int
+    ordinal: int
+    files: dict[str, FileEntry]
+    fingerprint: dict[str, object]  # the environment the worker measured
+    parent: Pointer | None = None
+    median_step_s: float | None = None
+    busy_s: float = 0.0  # seconds in steps since the attempt's first step
+    protocol: int = PROTOCOL_VERSION
+
+    def pointer(self, body: bytes) -> Pointer:
+        """The pointer to this manifest, whose stored bytes are ``body``."""
+        return Pointer(self.attempt, self.step, self.save, self.ordinal, sha256_hex(body))
+
+
+# ----------------------------------------------------------------------------- dispatcher
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Written before a launch: whatever the platform then does can be found by ``name``."""
+
+    job: str
+    launch: int
+    runner: str
+    rung: str
+    name: str  # unique; the platform is asked for it after a failure
+    by: str  # dispatcher
+    reason: str  # why it was launched, in words and numbers
+    at_s: float  # Unix time by the dispatcher's clock, for people
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class LaunchReceipt:
+    """Facts of one launch, as the platform told them."""
+
+    job: str
+    launch: int
+    runner: str
+    rung: str
+    name: str
+    card: str
+    at_s: float
+    handle: dict[str, object]  # what the runner needs to release it
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class SettlementRecord:
+    """How the bill of one launch ended, or why it has not yet."""
+
+    job: str
+    launch: int
+    outcome: Literal["closed", "pending", "bounded"]
+    reason: str
+    at_s: float
+    until_s: float | None = None
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A worker that would not start, and why."""
+
+    job: str
+    launch: int
+    reason: str
+    differences: tuple[str, ...] = ()
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """One version of a plan: its jobs, and what is not in their specs."""
+
+    plan: str
+    experiment: str
+    jobs: tuple[str, ...]
+    terms: dict[str, object]  # team, priority, deadline_h, budget, rungs, promote, ...
+    version: int = 0
+    protocol: int = PROTOCOL_VERSION
+
+
+# ---------------------------------------------------------------------------------- models
+
+
+@dataclass(frozen=True)
+class MetricValue:
+    """One measured number with what makes it comparable."""
+
+    value: float
+    direction: Direction
+    unit: str
+
+
+@dataclass(frozen=True)
+class BacktestValue:
+    """What the backtest of one member said. ``deployable`` is set by the stage alone."""
+
+    score: float
+    passed: bool
+    deployable: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One trained model of a record: one seed."""
+
+    seed: int
+    train: SnapshotRef
+    files: dict[str, FileEntry]
+    measured: tuple[str, ...]  # digests of every environment its attempts measured, in order
+    requires: str | None = None  # digest of the pinned environment, under ``environments``
+    evaluation: SnapshotRef | None = None
+    metrics: dict[str, MetricValue] = field(default_factory=dict)
+    losses: dict[str, FileEntry] = field(default_factory=dict)  # files of the evaluation snapshot
+    backtest_job: SnapshotRef | None = None
+    backtest: BacktestValue | None = None
+
+
+@dataclass(frozen=True)
+class Promote:
+    """What the plan demanded, fixed before the retrain."""
+
+    metric: str
+    direction: Direction
+    margin: float  # in the metric's unit
+    min_score: float
+    alpha: float = 0.05
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A model with one member per seed; content-addressed, so editing one breaks its references."""
+
+    experiment: str
+    generation: int
+    entry_point: str
+    config: dict[str, object]
+    code: str
+    data: str
+    seeds: tuple[int, ...]
+    members: tuple[Member, ...]
+    environments: dict[str, dict[str, object]]  # by digest
+    promote: Promote
+    parent: str | None = None
+    passed_metrics: bool = False
+    passed_backtest: bool = False
+    reasons: tuple[str, ...] = ()
+    protocol: int = PROTOCOL_VERSION
+
+    @property
+    def id(self) -> str:
+        """Digest of the record's canonical JSON."""
+        return short_id(encode(self))
+
+
+def environment_digest(environment: Mapping[str, object]) -> str:
+    """Name of an environment inside a record."""
+    return short_id(canonical(cast(object, plain(environment))))
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -1,0 +1,1 @@
+"""Object stores: the only place where Tenure's truth lives."""

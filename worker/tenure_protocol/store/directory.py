@@ -1,0 +1,321 @@
+"""A store in a local directory: the embedded default.
+
+A conditional write prepares its bytes in a temp file first and holds the key's lock only for
+"compare, rename", so that a process frozen by SIGSTOP almost never freezes it inside. The answer
+comes after the directory itself is on disk. Lock files are never unlinked: two processes would
+then lock two different files under one name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.store.api import (
+    DEADLINE_S,
+    Entry,
+    Found,
+    Lost,
+    Missing,
+    Outcome,
+    Progress,
+    StoreSilent,
+    StoreUnusable,
+    Unknown,
+    Written,
+    check_key,
+    is_key,
+)
+
+#: File systems on which flock or rename of two machines may not exclude each other.
+NETWORK_FILE_SYSTEMS = frozenset(
+    "nfs nfs4 cifs smb smb2 smb3 smbfs afs ncpfs 9p fuse.sshfs fuse.s3fs fuse.rclone "
+    "fuse.gcsfuse fuse.goofys fuse.glusterfs glusterfs ceph lustre gpfs beegfs".split()
+)
+_LOCK_POLL_S = 0.002
+_HASHED_UP_TO = 1 << 20  # larger objects are never conditional; their ETag is size and time
+_TEMP = ".temp"
+_LOCKS = ".locks"
+_STALE_TEMP_S = 86_400.0
+
+
+class DirectoryStore:
+    """Objects as files under ``root``."""
+
+    deadline_s = DEADLINE_S["file"]
+
+    def __init__(self, root: Path, clock: Clock = SYSTEM) -> None:
+        self._root = root.absolute()
+        self._clock = clock
+        self._durable: set[Path] = set()
+        kind = _file_system(self._root)
+        if kind in NETWORK_FILE_SYSTEMS:
+            raise StoreUnusable(
+                f"the store folder {self._root} lies on a network file system ({kind}), where two "
+                "machines may both win one write; use a local folder or an s3:// store"
+            )
+        try:
+            for part in (_TEMP, _LOCKS):
+                (self._root / part).mkdir(parents=True, exist_ok=True)
+            self._temp(clock.nonce()).unlink()
+        except OSError as error:
+            raise StoreUnusable(
+                f"the store folder {self._root} cannot be written ({_words(error)}); "
+                "give this user write permission or set [store] url to another folder"
+            ) from error
+        self._sweep()
+
+    @property
+    def url(self) -> str:
+        return f"file:{self._root}".replace("%", "%25")
+
+    # ---------------------------------------------------------------------------- reading
+
+    def read(self, key: str) -> Found | Missing:
+        try:
+            with self._path(key).open("rb") as file:
+                written_s = os.fstat(file.fileno()).st_mtime
+                body = file.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return Missing()
+        except OSError as error:
+            raise StoreSilent(f"{key} could not be read ({_words(error)})") from error
+        return Found(body, _etag(body), self._age_s(written_s))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes | Missing:
+        try:
+            with self._path(key).open("rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return Missing()
+        except OSError as error:
+            raise StoreSilent(f"{key} could not be read ({_words(error)})") from error
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        folder, _, _ = prefix.rpartition("/")
+        if folder and not is_key(folder):
+            return  # such as '..': no key begins so, and the walk stays inside the root
+        try:
+            yield from self._walk(self._root / folder, f"{folder}/" if folder else "", prefix)
+        except OSError as error:
+            raise StoreSilent(f"{prefix}* could not be listed ({_words(error)})") from error
+
+    def _walk(self, folder: Path, base: str, prefix: str) -> Iterator[Entry]:
+        try:
+            # By whole keys, as S3 does: 'a-b' and 'a.b' come before 'a/...'.
+            rows = sorted(os.scandir(folder), key=lambda row: row.name + "/" * _is_folder(row))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for row in rows:
+            key = base + row.name
+            if row.name.startswith("."):
+                continue
+            if _is_folder(row):
+                if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
+                    yield from self._walk(folder / row.name, f"{key}/", prefix)
+            elif key.startswith(prefix):
+                try:
+                    yield self._entry(folder / row.name, key)
+                except FileNotFoundError:
+                    continue  # deleted between the scan and the look
+
+    def _entry(self, path: Path, key: str) -> Entry:
+        with path.open("rb") as file:
+            stat = os.fstat(file.fileno())
+            if stat.st_size > _HASHED_UP_TO:
+                etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+            else:
+                etag = _etag(file.read())
+        return Entry(key, etag, stat.st_size, self._age_s(stat.st_mtime))
+
+    def _age_s(self, written_s: float) -> float:
+        # The kernel stamps files with this machine's wall clock, so this difference is the store's
+        # own; a jump of that clock is why a watcher also demands a watch of its own.
+        return max(0.0, self._clock.wall_s() - written_s)
+
+    # ---------------------------------------------------------------------------- writing
+
+    def create(self, key: str, body: bytes) -> Outcome:
+        return self._conditional(key, body, None)
+
+    def replace(self, key: str, body: bytes, etag: str) -> Outcome:
+        return self._conditional(key, body, etag)
+
+    def _conditional(self, key: str, body: bytes, etag: str | None) -> Outcome:
+        path = self._path(key)
+        try:
+            temp = self._temp(self._clock.nonce())
+            try:
+                _write_through(temp, body)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self._locked(key) as locked:
+                    if not locked:
+                        return Unknown(f"another process has held the lock of {key} too long")
+                    if _current_etag(path) != etag:
+                        return Lost()
+                    os.utime(temp)  # the age counts from here, not from before the wait
+                    temp.replace(path)
+            finally:
+                temp.unlink(missing_ok=True)
+            self._sync_parents(path)
+        except OSError as error:
+            return Unknown(f"{key} could not be written ({_words(error)})")
+        return Written(_etag(body))
+
+    def put_file(self, key: str, path: Path, progress: Progress | None = None) -> None:
+        target = self._path(key)
+        try:
+            temp = self._temp(self._clock.nonce())
+            try:
+                _copy(path, temp, progress)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                temp.replace(target)
+            finally:
+                temp.unlink(missing_ok=True)
+            self._sync_parents(target)
+        except OSError as error:
+            raise StoreSilent(f"{key} could not be written ({_words(error)})") from error
+
+    def get_file(self, key: str, path: Path, progress: Progress | None = None) -> bool:
+        source = self._path(key)
+        try:
+            _copy(source, path, progress)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            if source.is_file():
+                raise  # it is the target's folder that does not exist
+            return False
+        except OSError as error:
+            raise StoreSilent(f"{key} could not be fetched ({_words(error)})") from error
+        return True
+
+    def presign(self, key: str, method: Literal["GET", "PUT"], expires_s: int) -> str | None:
+        return None
+
+    def delete(self, key: str) -> None:
+        try:
+            self._path(key).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreSilent(f"{key} could not be deleted ({_words(error)})") from error
+
+    # ----------------------------------------------------------------------------- inside
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+    def _temp(self, name: str) -> Path:
+        path = self._root / _TEMP / f"{os.getpid()}-{name}"
+        path.touch(exist_ok=False)
+        return path
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[bool]:
+        """Hold the key's lock; false when it could not be had within the deadline."""
+        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        end_s = self._clock.monotonic_s() + self.deadline_s
+        with (self._root / _LOCKS / name).open("ab") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError as error:
+                    if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EINTR):
+                        raise
+                if self._clock.monotonic_s() >= end_s:
+                    yield False
+                    return
+                self._clock.sleep(_LOCK_POLL_S)
+            yield True  # closing the file gives the lock back
+
+    def _sync_parents(self, path: Path) -> None:
+        """Make the name durable, and once per process every folder above it, which may be new."""
+        folder = path.parent
+        while True:
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if folder == self._root or folder in self._durable:
+                return
+            self._durable.add(folder)
+            folder = folder.parent
+
+    def _sweep(self) -> None:
+        """Remove temp files that a killed process left a day ago."""
+        for row in os.scandir(self._root / _TEMP):
+            try:
+                if self._age_s(row.stat().st_mtime) > _STALE_TEMP_S:
+                    os.unlink(row.path)
+            except OSError:
+                continue  # gone already, or another user's
+
+
+def _is_folder(row: os.DirEntry[str]) -> bool:
+    return row.is_dir(follow_symlinks=False)
+
+
+def _etag(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def _current_etag(path: Path) -> str | None:
+    try:
+        return _etag(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _write_through(path: Path, body: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copy(source: Path, target: Path, progress: Progress | None) -> None:
+    """Copy bytes, tell how far, and have them on disk before returning."""
+    with source.open("rb") as read, target.open("wb") as write:
+        total = os.fstat(read.fileno()).st_size
+        done = 0
+        if progress is None:
+            shutil.copyfileobj(read, write, 1 << 20)
+        else:
+            while block := read.read(1 << 20):
+                write.write(block)
+                done += len(block)
+                progress(done, total)
+        write.flush()
+        os.fsync(write.fileno())
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that holds ``path``, from the mount table; '' where there is none."""
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+        real = str(existing.resolve())
+    except OSError:
+        return ""
+    best = ("", "")
+    for line in lines:
+        _, mount, kind, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    return best[1]

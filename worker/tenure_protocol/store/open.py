@@ -1,0 +1,29 @@
+"""Open a store by its URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from tenure_protocol.store.api import Store, StoreUnusable
+from tenure_protocol.store.directory import DirectoryStore
+from tenure_protocol.store.memory import MemoryStore
+
+_MEMORY: dict[str, MemoryStore] = {}
+
+
+def open_store(url: str) -> Store:
+    """The store at ``file:/path`` or ``memory:name``.
+
+    A memory store lives in this process: the same name gives the same store. Raises
+    :class:`StoreUnusable` with what is wrong and what to do.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "file" and rest:
+        return DirectoryStore(Path(unquote(rest.removeprefix("//"))))
+    if scheme == "memory":
+        return _MEMORY.setdefault(rest, MemoryStore(name=rest))
+    raise StoreUnusable(
+        f"the store URL {url!r} begins with no scheme this build opens; "
+        "use file:FOLDER (a local folder) or memory:"
+    )

@@ -1,0 +1,165 @@
+"""``python -m tenure_worker``: claim the job named in the environment and run it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TextIO
+
+from tenure_protocol import fingerprint
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.lease import keys
+from tenure_protocol.records import PROTOCOL_VERSION, JobSpec
+from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable, is_key
+from tenure_protocol.store.open import open_store
+from tenure_worker import code, exits, stages
+from tenure_worker.claim import claim, read_spec, refuse
+from tenure_worker.exits import EXIT_CODES, Stopped
+from tenure_worker.tenure import Tenure
+
+_TABLE = "\n".join(f"  {number:3d}  {words}" for number, words in EXIT_CODES.items())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one job; returns a code of the public table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tenure_worker",
+        description=f"Claim a Tenure job and run it (protocol {PROTOCOL_VERSION}).",
+        epilog=f"exit codes:\n{_TABLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    env = os.environ
+    parser.add_argument("--store", default=env.get("TENURE_STORE"), help="$TENURE_STORE")
+    parser.add_argument("--job", default=env.get("TENURE_JOB"), help="$TENURE_JOB")
+    parser.add_argument(
+        "--launch",
+        type=int,
+        default=env.get("TENURE_LAUNCH") or "0",
+        help="$TENURE_LAUNCH; 0 is local mode",
+    )
+    parser.add_argument(
+        "--code",
+        default=env.get("TENURE_CODE", "."),
+        help="folder that entry points are imported from, $TENURE_CODE",
+    )
+    options = parser.parse_args(argv)
+    if not options.store or not options.job:
+        parser.error("name a store and a job (or set $TENURE_STORE and $TENURE_JOB)")
+    if not is_key(keys.job(options.job)):
+        parser.error(f"{options.job!r} is no job id")
+    try:
+        return work(open_store(options.store), options.job, options.launch, Path(options.code))
+    except StoreUnusable as error:
+        print(f"tenure: {error}", file=sys.stderr)
+        return exits.USAGE
+    except Stopped as stop:
+        print(f"tenure: {stop}", file=sys.stderr)
+        return stop.exit_code
+
+
+def work(store: Store, job: str, launch: int, code_path: Path) -> int:
+    """Prepare the environment, claim and run. Raises :class:`Stopped`."""
+    try:
+        spec = read_spec(store, job)
+    except Corrupt as error:
+        raise Stopped(exits.PROTOCOL, str(error)) from error
+    except StoreSilent as error:
+        raise Stopped(exits.STORE_GONE, str(error)) from error
+    if spec.requires is not None:
+        _restart_with(fingerprint.environment_variables(spec.requires))
+        fingerprint.apply_determinism(spec.requires)
+    code.add_code_path(code_path.absolute())
+    _same_code(spec, store, launch)
+    try:
+        with claim(spec.id, store, launch, measured=fingerprint.measure()) as tenure:
+            with _Tee(tenure):
+                experiment = code.load_experiment(spec.entry_point)
+                _same_data(spec, experiment)
+                result = stages.run(tenure, experiment)
+            tenure.finish(result)
+    except Stopped:
+        raise
+    except (Exception, SystemExit):  # sys.exit(0) in an experiment is no result either
+        traceback.print_exc()
+        return exits.CODE_ERROR
+    return exits.FINISHED
+
+
+def _same_code(spec: JobSpec, store: Store, launch: int) -> None:
+    """Refuse to run other code than the job was enlisted with."""
+    try:
+        found = code.code_digest(spec.entry_point)
+    except code.BadEntryPoint as error:
+        refuse(spec.id, launch, str(error), store, SYSTEM)
+    if found != spec.code:
+        reason = (
+            f"the code of {spec.entry_point} changed since the job was enlisted "
+            f"(digest {found}, enlisted {spec.code}); enlist the plan again"
+        )
+        refuse(spec.id, launch, reason, store, SYSTEM)
+
+
+def _same_data(spec: JobSpec, experiment: object) -> None:
+    found = code.data_digest(experiment)  # type: ignore[arg-type]
+    if found != spec.data:
+        raise ValueError(
+            f"the data of {spec.entry_point} changed since the job was enlisted "
+            f"(digest {found}, enlisted {spec.data}); enlist the plan again"
+        )
+
+
+def _restart_with(variables: Mapping[str, str]) -> None:
+    """Start this process anew where a variable must stand before Python starts."""
+    if any(os.environ.get(name) != value for name, value in variables.items()):
+        if os.environ.get("TENURE_RESTARTED"):
+            return  # the measured environment will differ and the worker will say so
+        environ = {**os.environ, **variables, "TENURE_RESTARTED": "1"}
+        os.execve(sys.executable, [sys.executable, "-m", "tenure_worker", *sys.argv[1:]], environ)
+
+
+class _Tee:
+    """Copies what the experiment prints into the job's log, line by line."""
+
+    def __init__(self, tenure: Tenure) -> None:
+        self._tenure = tenure
+
+    def __enter__(self) -> None:
+        self._before = (sys.stdout, sys.stderr)
+        sys.stdout = _Copy(self._tenure, sys.stdout)  # type: ignore[assignment]
+        sys.stderr = _Copy(self._tenure, sys.stderr)  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        for copy in (sys.stdout, sys.stderr):
+            if isinstance(copy, _Copy):
+                copy.last_line()
+        sys.stdout, sys.stderr = self._before
+
+
+class _Copy:
+    def __init__(self, tenure: Tenure, stream: TextIO) -> None:
+        self._tenure = tenure
+        self._stream = stream
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        self._line = self._line.rpartition("\r")[2]  # a progress bar drawn over and over
+        for line in lines:
+            self._tenure.log(line)
+        return self._stream.write(text)
+
+    def last_line(self) -> None:
+        if self._line:
+            self._tenure.log(self._line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Claim a job, or end because somebody else lives here.
+
+``with claim(job, store) as tenure`` works in two ways: launched by a dispatcher, which names the
+launch in ``TENURE_LAUNCH``, or in local mode, where a script claims a job that nobody holds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tenure_protocol import fingerprint
+from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.codec import Corrupt, encode
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Elsewhere, Lease, Silent, Superseded, acquire
+from tenure_protocol.records import JobSpec, Refusal, load
+from tenure_protocol.store.api import Missing, Store, StoreSilent
+from tenure_protocol.store.settle import create_once
+from tenure_worker import exits
+from tenure_worker.exits import Stopped
+from tenure_worker.tenure import Tenure
+
+
+def read_spec(store: Store, job: str) -> JobSpec:
+    """The spec of a job. Raises Corrupt (with the key) or StoreSilent."""
+    key = keys.job(job)
+    found = store.read(key)
+    if isinstance(found, Missing):
+        raise Corrupt("no job of this id has been enlisted", key)
+    spec = load(JobSpec, found.body, key)
+    if spec.id != job:
+        raise Corrupt(f"its content is that of job {spec.id}", key)
+    return spec
+
+
+@contextmanager
+def claim(
+    job: str | JobSpec,
+    store: Store,
+    launch: int | None = None,
+    clock: Clock = SYSTEM,
+    measured: Mapping[str, object] | None = None,
+) -> Iterator[Tenure]:
+    """Hold the tenure of ``job`` while the block runs.
+
+    The environment is measured before the claim; a job whose ``requires`` it does not match is
+    refused, in words, under ``refusals/``. Raises :class:`Stopped`, a ``SystemExit`` with a code of
+    the public table, when the block must not run or must not go on.
+    """
+    number = launch if launch is not None else int(os.environ.get("TENURE_LAUNCH") or 0)
+    spec = _enlisted(job, store, clock)
+    found = dict(measured) if measured is not None else fingerprint.measure()
+    if spec.requires is not None:
+        refuse_mismatch(spec, found, store, number, clock)
+    lease = _acquired(spec, store, number, clock)
+    tenure = Tenure(spec, store, lease, clock, found)
+    with _stopping(tenure), tenure:
+        yield tenure
+
+
+def _enlisted(job: str | JobSpec, store: Store, clock: Clock) -> JobSpec:
+    try:
+        if isinstance(job, str):
+            return read_spec(store, job)
+        if not create_once(store, keys.job(job.id), encode(job), clock):
+            raise Corrupt("it differs from the spec of the same id", keys.job(job.id))
+        return job
+    except Corrupt as error:
+        raise Stopped(exits.PROTOCOL, str(error)) from error
+    except StoreSilent as error:
+        raise Stopped(exits.STORE_GONE, str(error)) from error
+
+
+def _acquired(spec: JobSpec, store: Store, launch: int, clock: Clock) -> Lease:
+    try:
+        got = acquire(
+            store,
+            keys.witness_of(spec),
+            spec.id,
+            launch,
+            spec.max_silence_s,
+            spec.patience_s,
+            clock,
+        )
+    except Corrupt as error:
+        raise Stopped(exits.PROTOCOL, str(error)) from error
+    if isinstance(got, Elsewhere):
+        raise Stopped(exits.ELSEWHERE, got.reason)
+    if isinstance(got, Superseded):
+        raise Stopped(exits.SUPERSEDED, got.reason)
+    if isinstance(got, Silent):
+        raise Stopped(exits.STORE_GONE, got.reason)
+    return got
+
+
+def refuse_mismatch(
+    spec: JobSpec, measured: Mapping[str, object], store: Store, launch: int, clock: Clock
+) -> None:
+    """Refuse a pinned job in another environment. Raises :class:`Stopped`."""
+    differences = fingerprint.refusing(fingerprint.compare(spec.requires or {}, measured))
+    if differences:
+        sentences = tuple(d.sentence() for d in differences)
+        reason = "the environment differs from the pinned one: " + "; ".join(sentences[:3])
+        refuse(spec.id, launch, reason, store, clock, sentences)
+
+
+def refuse(
+    job: str,
+    launch: int,
+    reason: str,
+    store: Store,
+    clock: Clock,
+    differences: tuple[str, ...] = (),
+) -> None:
+    """Say under ``refusals/`` why this worker will not start, and stop."""
+    record = Refusal(job, launch, reason, differences[:200])
+    try:
+        create_once(store, keys.refusal(job, launch, clock.nonce()), encode(record), clock)
+    except StoreSilent as error:
+        reason = f"{reason} (and the store did not take the refusal: {error})"
+    raise Stopped(exits.REFUSED, reason)
+
+
+@contextmanager
+def _stopping(tenure: Tenure) -> Iterator[None]:
+    """Turn SIGTERM and SIGINT into one last milestone and a release."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, _frame: object) -> None:
+        tenure.request_stop(f"received {signal.Signals(number).name}")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

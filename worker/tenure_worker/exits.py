@@ -1,0 +1,74 @@
+"""How a worker ends: the public table of exit codes, as exceptions that user code cannot swallow."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+FINISHED = 0
+CODE_ERROR = 1
+USAGE = 2
+RELEASED = 10
+LEASE_LOST = 11
+ELSEWHERE = 12
+SUPERSEDED = 13
+REFUSED = 14
+PROTOCOL = 15
+STORE_GONE = 16
+OUT_OF_MEMORY = 17
+
+EXIT_CODES: dict[int, str] = {
+    FINISHED: "finished",
+    CODE_ERROR: "code error",
+    USAGE: "usage",
+    RELEASED: "released",
+    LEASE_LOST: "lease lost",
+    ELSEWHERE: "someone else holds it",
+    SUPERSEDED: "superseded",
+    REFUSED: "refused",
+    PROTOCOL: "protocol",
+    STORE_GONE: "store gone",
+    OUT_OF_MEMORY: "out of memory",
+}
+
+#: errno values that speak of the machine, not of the user's code: the job goes on elsewhere.
+_MACHINE_ERRNO = frozenset(
+    {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.EREMOTEIO}
+)
+_MACHINE_WORDS = re.compile(
+    r"cuda error|ecc error|uncorrectable|nccl error|cudnn_status|\bxid\b", re.IGNORECASE
+)
+
+
+class Stopped(SystemExit):
+    """The worker must end now. A SystemExit, so that ``except Exception`` does not keep it alive."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{EXIT_CODES[self.exit_code]}: {self.reason}"
+
+
+def classify(error: BaseException) -> int:
+    """Exit code of an exception of the experiment.
+
+    Out of memory and faults of the machine (CUDA, ECC, I/O) release the job for another rung; any
+    other exception is the code's own and ends it.
+
+    >>> classify(MemoryError()), classify(OSError(errno.ENOSPC, "full")), classify(KeyError("x"))
+    (17, 10, 1)
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return OUT_OF_MEMORY
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOMEM:
+            return OUT_OF_MEMORY
+        return RELEASED if error.errno in _MACHINE_ERRNO else CODE_ERROR
+    if isinstance(error, RuntimeError) and "out of memory" in str(error).lower():
+        return OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and _MACHINE_WORDS.search(str(error)):
+        return RELEASED
+    return CODE_ERROR

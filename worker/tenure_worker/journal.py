@@ -1,0 +1,122 @@
+"""Events and log lines of one attempt, cut into numbered chunks that the courier uploads.
+
+A chunk's number follows the last one that was queued, and the courier keeps their order, so the
+chunks in the store are always a contiguous beginning of what was said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from threading import RLock
+
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import canonical
+from tenure_protocol.lease import keys
+from tenure_worker.courier import Chunk
+
+FLUSH_EVERY_S = 5.0
+_CHUNK_BYTES = 256 << 10
+_MAX_BUFFER_BYTES = 4 << 20
+
+
+def _scalar(value: object) -> object:
+    """A JSON scalar: numbers of other libraries become floats, what has no JSON form its words."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except Exception:  # of whatever library; what a user records must not end a training
+        return _text(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def _text(value: object) -> str:
+    return str(value).encode("utf-8", "replace").decode()
+
+
+class _Stream:
+    def __init__(self, key: Callable[[int], str], offer: Callable[[Chunk], bool]) -> None:
+        self._key = key
+        self._offer = offer
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._chunk = 1
+        self._full = _CHUNK_BYTES  # size at which to try a flush
+        self.dropped = 0
+
+    def add(self, line: bytes) -> bool:
+        if self._size + len(line) > _MAX_BUFFER_BYTES:
+            return False
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= self._full:
+            self.flush()
+        return True
+
+    def say(self, line: bytes) -> None:
+        if not self.add(line):
+            self.dropped += 1  # the store is too slow for what this job says; flush() tells
+
+    def flush(self) -> None:
+        if self._lines and self._offer(Chunk(self._key(self._chunk), b"".join(self._lines))):
+            self._lines.clear()
+            self._size = 0
+            self._chunk += 1
+        self._full = self._size + _CHUNK_BYTES
+
+
+class Journal:
+    """Buffers of one attempt. Any thread of the experiment may print, hence the lock."""
+
+    def __init__(
+        self, job: str, attempt: int, offer: Callable[[Chunk], bool], clock: Clock
+    ) -> None:
+        self._clock = clock
+        self._lock = RLock()
+        self._events = _Stream(lambda chunk: keys.events(job, attempt, chunk), offer)
+        self._log = _Stream(lambda chunk: keys.log(job, attempt, chunk), offer)
+        self._due_s = clock.monotonic_s() + FLUSH_EVERY_S
+        self._trouble: str | None = None
+
+    def event(self, values: Mapping[str, object]) -> None:
+        """Add one event, stamped with this machine's wall clock for people."""
+        stamped = {"at_s": round(self._clock.wall_s(), 3), **values}
+        line = canonical({name: _scalar(v) for name, v in stamped.items()}) + b"\n"
+        with self._lock:
+            self._events.say(line)
+
+    def line(self, text: str) -> None:
+        """Add log text."""
+        line = text.rstrip("\n").encode("utf-8", "replace") + b"\n"
+        with self._lock:
+            self._log.say(line)
+
+    def trouble(self, reason: str) -> None:
+        """Note a silent store once per reason."""
+        if reason != self._trouble:
+            self._trouble = reason
+            self.line(f"tenure: the store is silent ({reason}); working on")
+
+    def answered(self) -> None:
+        """Note that a silent store answers again."""
+        if self._trouble is not None:
+            self._trouble = None
+            self.line("tenure: the store answers again")
+
+    def flush_if_due(self, now_s: float) -> None:
+        """Flush every few seconds."""
+        if now_s >= self._due_s:
+            self.flush()
+            self._due_s = now_s + FLUSH_EVERY_S
+
+    def flush(self) -> None:
+        """Hand every buffered line to the courier, as far as its queue has room."""
+        with self._lock:
+            for stream in (self._events, self._log):
+                stream.flush()
+                lost = f"tenure: {stream.dropped} lines dropped, the store was too slow\n"
+                if stream.dropped and self._log.add(lost.encode()):
+                    stream.dropped = 0

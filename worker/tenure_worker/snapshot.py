@@ -1,0 +1,139 @@
+"""Snapshots: hashing, uploading and fetching the files of a milestone, and exact training state."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from tenure_protocol.codec import Corrupt, sha256_hex
+from tenure_protocol.lease import keys
+from tenure_protocol.records import FileEntry, Manifest, Pointer, load
+from tenure_protocol.store.api import Missing, Progress, Store, check_key, is_key
+
+STATE_FILE = "training_state.pt"
+MANIFEST = "manifest.json"
+
+
+def names(folder: Path, prefix: str) -> list[str]:
+    """Every file under ``folder``, by its path relative to it.
+
+    Raises ``ValueError`` for a name that no key under ``prefix`` can hold.
+    """
+    found = [p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*")) if p.is_file()]
+    for name in found:
+        if name == MANIFEST:
+            raise ValueError(f"a snapshot's own file may not be named {MANIFEST}")
+        check_key(prefix + name)
+    return found
+
+
+def entries(folder: Path, prefix: str) -> dict[str, FileEntry]:
+    """Digest and size of every file under ``folder``, by name. Raises as :func:`names` does."""
+    return {
+        name: FileEntry(_sha256(folder / name), (folder / name).stat().st_size)
+        for name in names(folder, prefix)
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(store: Store, job: str, pointer: Pointer) -> Manifest:
+    """The manifest a pointer names. Raises Corrupt (with the key) or StoreSilent."""
+    key = keys.manifest(job, pointer)
+    found = store.read(key)
+    if isinstance(found, Missing):
+        raise Corrupt("the stored pointer names it and it does not exist", key)
+    if sha256_hex(found.body) != pointer.digest:
+        raise Corrupt("its digest is not the one in the pointer", key)
+    return load(Manifest, found.body, key)
+
+
+def fetch(
+    store: Store, job: str, pointer: Pointer, folder: Path, progress: Progress | None = None
+) -> Manifest:
+    """Download a snapshot into ``folder`` and verify every byte. Raises Corrupt or StoreSilent."""
+    manifest = read_manifest(store, job, pointer)
+    prefix = keys.snapshot(job, pointer)
+    for name, entry in manifest.files.items():
+        if not is_key(prefix + name):
+            raise Corrupt(f"it names the file {name!r}", keys.manifest(job, pointer))
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not store.get_file(prefix + name, target, progress):
+            raise Corrupt("its manifest names it and it does not exist", prefix + name)
+        if target.stat().st_size != entry.size or _sha256(target) != entry.sha256:
+            raise Corrupt("its bytes differ from its manifest's digest", prefix + name)
+    return manifest
+
+
+# ------------------------------------------------------------------- exact training state (torch)
+
+
+def save_torch(folder: Path, **objects: object) -> None:
+    """Write ``objects`` and the state of every random generator, so that a resume is exact.
+
+    An object with ``state_dict`` is stored by it (model, optimizer, schedule), a torch Generator by
+    its state, anything else (epoch, position, permutation) as it is, as long as
+    ``torch.load(weights_only=True)`` can read it: tensors, numbers, strings, lists, dictionaries.
+    """
+    import torch
+
+    state: dict[str, object] = {name: _state_of(item) for name, item in objects.items()}
+    torch.save({"objects": state, "rng": _rng_state()}, folder / STATE_FILE)
+
+
+def load_torch(folder: Path) -> dict[str, object]:
+    """Restore the random generators and return the stored states by name. Raises ``OSError``."""
+    import torch
+
+    stored = torch.load(folder / STATE_FILE, weights_only=True, map_location="cpu")
+    _restore_rng(stored["rng"])
+    objects: dict[str, object] = stored["objects"]
+    return objects
+
+
+def _state_of(item: object) -> object:
+    import torch
+
+    if isinstance(item, torch.Generator):
+        return item.get_state()
+    state_dict = getattr(item, "state_dict", None)
+    return state_dict() if callable(state_dict) else item
+
+
+def _rng_state() -> dict[str, object]:
+    import torch
+
+    version, words, gauss = random.getstate()
+    state: dict[str, object] = {
+        "python": [version, list(words), gauss],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+    try:
+        import numpy as np
+    except ImportError:
+        return state
+    name, array, position, has_gauss, cached = np.random.get_state()
+    state["numpy"] = [name, array.tolist(), position, has_gauss, cached]
+    return state
+
+
+def _restore_rng(state: Mapping[str, object]) -> None:
+    import torch
+
+    version, words, gauss = state["python"]  # type: ignore[misc]
+    random.setstate((version, tuple(words), gauss))
+    torch.set_rng_state(state["torch"])  # type: ignore[arg-type]
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    if "numpy" in state:
+        import numpy as np
+
+        name, array, position, has_gauss, cached = state["numpy"]  # type: ignore[misc]
+        np.random.set_state((name, np.array(array, dtype=np.uint32), position, has_gauss, cached))

@@ -1,0 +1,481 @@
+"""The loop's side of the tenure: the right to write, renewed at step boundaries by the loop itself.
+
+The loop authorises every conditional write; the carrier sends exactly that one. The courier only
+reports; the loop moves the pointer. A loop that waits renews only under an announcement.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, TypeVar
+
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt, canonical, plain
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Confirmed, Deposed, Lease, fruitless
+from tenure_protocol.lease.machine import Finish, Hold, Move, Release
+from tenure_protocol.records import MAX_RESULT_BYTES, Announced, JobSpec, Manifest, Pointer
+from tenure_protocol.store.api import P99_S, Store, StoreSilent
+from tenure_worker import exits, snapshot
+from tenure_worker.carrier import Answer, Carrier, Errand
+from tenure_worker.courier import Courier, Delivered, Parcel, Undeliverable
+from tenure_worker.exits import Stopped
+from tenure_worker.journal import Journal
+
+S = TypeVar("S")
+
+K = 50.0  # steps a live holder may miss; calibrated from above
+MEASURED_AFTER = 20  # steps
+UNMEASURED_S = 60.0  # the lease over steps 1 to 20
+STOP_GRACE_S = 20.0  # for a last milestone after SIGTERM
+_RING = 64
+_WAIT_S = 0.05
+_REASON_CHARS = 2000
+
+
+class Tenure:
+    """What ``with claim(...) as tenure`` gives; see the module's words for who writes what."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: Store,
+        lease: Lease,
+        clock: Clock,
+        fingerprint: Mapping[str, object],
+    ) -> None:
+        self.spec = spec
+        self.step_number = 0
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self._fingerprint = dict(fingerprint)
+        self._now = clock.monotonic_s
+        self._woken = True
+        self._look_s = 0.0
+        self._ring = [0.0] * _RING
+        self._began_at = 0  # step_number at which this attempt began
+        self._last_s = self._segment_s = self._now()
+        self._busy_s = 0.0
+        self._floor_s = 3 * (store.deadline_s + P99_S)
+        self._k = K * 2.0 ** min(max(fruitless(lease.witness) - 1, 0), 6)
+        self._pointer = lease.witness.pointer
+        self._silence_s = lease.witness.silence_s  # what the store was last told
+        self._confirmed_s = lease.confirmed_at_s
+        self._silent_since_s: float | None = None  # when a write first had no answer, until one has
+        self._retry_s = 0.0  # no further write before, after one that had no answer
+        self._announced: Announced | None = None
+        self._move: Move | None = None
+        self._in_transit = False  # a snapshot is with the courier
+        self._saves = 0
+        self._save_s: float | None = None
+        self._stop: tuple[str, float] | None = None  # why, and when at the latest
+        self._last_milestone = 0
+        self._ended = False
+        self._stopped: Stopped | None = None  # raised again, should the experiment swallow it
+        self._undeliverable: Exception | None = None  # likewise
+        self.folder = Path(tempfile.mkdtemp(prefix="tenure-"))
+        self._carrier = Carrier(lease, clock, self._wake)
+        self._courier = Courier(store, clock, self._wake)
+        self._journal = Journal(spec.id, lease.attempt, self._courier.offer, clock)
+
+    # ------------------------------------------------------------------------ what a loop calls
+
+    def step(self) -> None:
+        """Call after every optimizer step; costs under two microseconds unless something is due."""
+        now_s = self._now()
+        number = self.step_number = self.step_number + 1
+        self._ring[number % _RING] = now_s - self._last_s
+        self._last_s = now_s
+        if self._woken or now_s >= self._look_s:
+            self._look(now_s)
+
+    @property
+    def milestone_due(self) -> bool:
+        """Every ``milestone_every`` steps, and as soon as the worker has been asked to stop."""
+        return self._stop is not None or (
+            self.step_number % self.spec.milestone_every == 0
+            and self.step_number != self._last_milestone
+        )
+
+    @property
+    def saved_step(self) -> int:
+        """Step of the last milestone, 0 before the first."""
+        return self._last_milestone
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt."""
+        return self._lease.attempt
+
+    def resume(self, load: Callable[[Path], S]) -> S | None:
+        """Load the snapshot the pointer names, or ``None`` when there is none.
+
+        ``step_number`` goes on from the milestone. A snapshot that cannot be what its pointer says
+        ends the attempt and names the key.
+        """
+        if self._pointer is None:
+            return None
+        folder = self.folder / "resume"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self._fetch(self.spec.id, self._pointer, folder)
+        state = load(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        self.step_number = self._began_at = self._last_milestone = self._pointer.step
+        self._last_s = self._segment_s = self._now()
+        return state
+
+    def milestone(self, save: Callable[[Path], object]) -> None:
+        """Write a snapshot: ``save(folder)`` writes its files here and now; the courier uploads.
+
+        Waits, under an announcement, while the previous snapshot is still on its way: none is ever
+        skipped. After the worker was asked to stop it also waits for the pointer, and then releases.
+        Raises ``ValueError`` for a file name that no key can hold, and what ``save`` raises.
+        """
+        self._busy_s += self._now() - self._segment_s
+        self._look(self._now())
+        self._wait(lambda: not self._in_transit, "the previous snapshot is on its way")
+        self._saves += 1
+        folder = self.folder / f"{self.step_number}-{self._saves}"
+        folder.mkdir()
+        draft_prefix = keys.save(self.spec.id, self._lease.attempt, self.step_number, self._saves)
+        expected_s = UNMEASURED_S if self._save_s is None else 4 * self._save_s
+        if expected_s > self._silence_s / 3:
+            self.announce("writing a snapshot", expected_s)
+        began_s = self._now()
+        save(folder)
+        snapshot.names(folder, draft_prefix)
+        self._save_s = self._now() - began_s
+        self._courier.hand_over(Parcel(folder, self._draft()))
+        self._in_transit = True
+        self._last_milestone = self.step_number
+        self._journal.flush()
+        self._last_s = self._segment_s = self._now()
+        if self._stop:
+            self._wait(lambda: not self._in_transit, "the last snapshot is on its way")
+            self._release(exits.RELEASED, self._stop[0])
+
+    def announce(self, reason: str, seconds: float) -> None:
+        """Tell of a silence before it begins; it ends at the next renewal.
+
+        At most ``max_silence_s`` of the job. Returns once the store confirmed it, or after one
+        call's deadline without an answer, which stops nobody.
+        """
+        self._still_open()
+        seconds = min(max(seconds, 0.0), self.spec.max_silence_s)
+        self._announced = Announced(reason[:200], max(seconds, self._silence_s))
+        told_s = self._now()
+        self._settle(told_s + self._store.deadline_s)
+        self._authorise()
+        self._settle(told_s + 2 * self._store.deadline_s)
+
+    def metric(self, **values: float | int | str | bool | None) -> None:
+        """Record numbers of this step; they become events anyone may read."""
+        self._journal.event({"step": self.step_number, **values})
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's log."""
+        self._journal.line(text)
+
+    def finish(self, result: Mapping[str, object]) -> None:
+        """End the job with ``result`` (JSON, at most 4 KiB), once the last pointer has moved.
+
+        Raises ``ValueError`` or ``TypeError`` for a result that is no JSON or too large.
+        """
+        self._still_open()
+        body = plain(result)
+        size = len(canonical(body))
+        if not isinstance(body, dict) or size > MAX_RESULT_BYTES:
+            raise ValueError(
+                f"the result has {size} bytes, at most {MAX_RESULT_BYTES} fit; "
+                "write anything larger to a file of the last snapshot"
+            )
+        self._wait(lambda: not self._in_transit, "the last snapshot is on its way")
+        self._end(exits.FINISHED, "finished", dict(body))
+
+    def request_stop(self, reason: str, within_s: float = STOP_GRACE_S) -> None:
+        """Ask this worker to release after one last milestone; safe in a signal handler."""
+        if self._stop is None:
+            self._stop = (reason, self._now() + within_s)
+        self._woken = True
+
+    def fetch_model(self, folder: Path) -> Manifest:
+        """Download the snapshot that an evaluate or backtest job reads. Raises ``ValueError``."""
+        model = self.spec.model
+        if model is None:
+            raise ValueError(f"the {self.spec.kind} job {self.spec.id} names no model")
+        return self._fetch(model.job, model.pointer, folder)
+
+    # ---------------------------------------------------------------------- the with statement
+
+    def __enter__(self) -> Tenure:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if isinstance(error, Stopped):
+                return
+            if self._stopped is not None:  # the experiment swallowed it
+                raise self._stopped from error
+            if error is None and not self._ended:
+                self._release(exits.RELEASED, "the block ended without finish(result)")
+            elif error is not None and not self._ended:
+                self._fail(error)
+        finally:
+            self._close()
+
+    def _fail(self, error: BaseException) -> None:
+        """End or release the job for an exception of the experiment, by its class."""
+        words = f"{type(error).__name__}: {error}"
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            self._release(exits.RELEASED, "interrupted")
+        if isinstance(error, Corrupt):
+            self._release(exits.PROTOCOL, str(error))
+        code = exits.classify(error)
+        self._journal.line("".join(traceback.format_exception(error)))
+        if code != exits.CODE_ERROR:
+            self._release(code, words)
+        tail = "".join(traceback.format_exception(error))[-_REASON_CHARS:]
+        self._end(code, tail, {})
+
+    def _close(self) -> None:
+        self._journal.flush()
+        self._carrier.close()
+        self._courier.close(self._store.deadline_s)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ------------------------------------------------------------------------ looking and sending
+
+    def _wake(self) -> None:
+        self._woken = True
+
+    def _look(self, now_s: float) -> None:
+        """At a step boundary: take answers, then authorise what is due."""
+        self._woken = False
+        self._still_open()
+        self._take_answers()
+        self._lose_time(now_s)
+        self._lose_patience(now_s)
+        target_s = self._target_silence_s()
+        due_s = max(self._confirmed_s + self._silence_s / 3, self._retry_s)
+        changed = not self._silence_s / 2 <= target_s <= self._silence_s * 1.2
+        early = (self._move or changed) and now_s >= self._retry_s
+        if not self._carrier.busy and (early or now_s >= due_s):
+            self._announced = None  # an announcement ends at the next renewal
+            self._silence_s = target_s
+            self._authorise()
+        self._journal.flush_if_due(now_s)
+        measuring = self.step_number - self._began_at < MEASURED_AFTER
+        # After silence the loop authorises again soon; the carrier never repeats by itself.
+        again_s = now_s + self._pause_s()
+        self._look_s = 0.0 if measuring else max(due_s, again_s)
+
+    def _authorise(self) -> None:
+        """Let the carrier send one renewal, with whatever merged into it."""
+        if not self._carrier.busy:
+            lease = self._lease
+            self._carrier.send(
+                Hold(lease.holder, lease.attempt, self._silence_s, self._announced, self._move)
+            )
+
+    def _take_answers(self) -> None:
+        got = self._carrier.answer()
+        if got:
+            self._handle(*got)
+        report = self._courier.report()
+        if isinstance(report, Undeliverable):
+            self._undeliverable = report.error
+        if self._undeliverable is not None:
+            raise self._undeliverable
+        if isinstance(report, Delivered):
+            self._move = report.move
+
+    def _handle(self, errand: Errand, answer: Answer) -> None:
+        if isinstance(answer, Deposed):
+            self._stop_now(exits.LEASE_LOST, answer.reason)
+        if not isinstance(answer, Confirmed):
+            now_s = self._now()
+            self._retry_s = now_s + self._pause_s()
+            if self._silent_since_s is None:
+                self._silent_since_s = now_s
+            self._journal.trouble(answer.reason)
+            return
+        self._confirmed_s = answer.at_s
+        self._silent_since_s, self._retry_s = None, 0.0
+        self._journal.answered()
+        if isinstance(errand, Hold) and errand.move and errand.move == self._move:
+            self._pointer = errand.move.pointer
+            self._move, self._in_transit = None, False
+        asked = self._lease.witness.asked
+        if asked and self._stop is None:
+            self.request_stop(f"asked to {asked.what} by {asked.by}", asked.within_s)
+
+    def _lose_time(self, now_s: float) -> None:
+        if self._stop and now_s >= self._stop[1]:
+            self._release(exits.RELEASED, f"{self._stop[0]}; no time for a last milestone")
+
+    def _lose_patience(self, now_s: float) -> None:
+        # Counted from the first write without an answer, never from the last with one: a process
+        # that was stopped for an hour, or a step that took one, must still ask before it gives up.
+        since_s = self._silent_since_s
+        silent_s = 0.0 if since_s is None else now_s - since_s
+        trouble = self._courier.trouble
+        stuck_s = now_s - self._courier.trouble_since_s if trouble else 0.0
+        allowed_s = max(self.spec.patience_s, self._silence_s)
+        if max(silent_s, stuck_s) > allowed_s:
+            self._stop_now(
+                exits.STORE_GONE,
+                f"the store has not taken a write for {max(silent_s, stuck_s):.0f} s"
+                + (f" ({trouble})" if trouble else ""),
+            )
+
+    def _pause_s(self) -> float:
+        """How long to wait after a write that had no answer."""
+        return min(max(self._silence_s / 12, 0.2), 5.0)
+
+    def _target_silence_s(self) -> float:
+        steps = self.step_number - self._began_at
+        if steps == 0:
+            return self._silence_s
+        longest_s = self.spec.max_silence_s
+        if steps < MEASURED_AFTER:
+            return min(max(UNMEASURED_S, self._floor_s), longest_s)
+        return min(max(self._k * self.median_step_s, self._floor_s), longest_s)
+
+    @property
+    def median_step_s(self) -> float:
+        """Median duration of the latest steps of this attempt, at most 64 of them, in seconds."""
+        count = min(self.step_number - self._began_at, _RING)
+        recent = [self._ring[(self.step_number - n) % _RING] for n in range(count)]
+        return statistics.median(recent) if recent else 0.0
+
+    # ------------------------------------------------------------------------------- waiting
+
+    def _wait(self, ready: Callable[[], bool], reason: str) -> None:
+        """Wait at a step boundary, renewing only under an announcement."""
+        self._take_answers()
+        if ready() and not self._carrier.busy:
+            return
+        self._announced = Announced(reason, min(UNMEASURED_S, self.spec.max_silence_s))
+        while True:
+            now_s = self._now()
+            self._lose_patience(now_s)
+            self._lose_time(now_s)
+            due = self._move or now_s >= self._confirmed_s + self._silence_s / 3
+            due = due and now_s >= self._retry_s
+            if due and not self._carrier.busy and not (ready() and not self._move):
+                self._authorise()
+            got = self._carrier.answer(_WAIT_S)
+            if got:
+                self._handle(*got)
+            self._take_answers()
+            if ready() and not self._carrier.busy:
+                return
+            if not self._carrier.busy and (not self._move or self._now() < self._retry_s):
+                self._clock.sleep(_WAIT_S)
+
+    def _settle(self, until_s: float) -> None:
+        """Wait for the write in flight, at most until ``until_s``."""
+        while self._carrier.busy and self._now() < until_s:
+            got = self._carrier.answer(_WAIT_S)
+            if got:
+                self._handle(*got)
+
+    def _fetch(self, job: str, pointer: Pointer, folder: Path) -> Manifest:
+        """Fetch a snapshot, renewing under an announcement as its bytes arrive."""
+
+        def breathe(done: int, total: int) -> None:
+            now_s = self._now()
+            self._take_answers()
+            self._lose_patience(now_s)
+            due_s = max(self._confirmed_s + self._silence_s / 3, self._retry_s)
+            if now_s >= due_s and not self._carrier.busy:
+                self._announced = Announced("fetching a snapshot", self._silence_s)
+                self._authorise()
+
+        silent_since_s: float | None = None
+        while True:
+            try:
+                return snapshot.fetch(self._store, job, pointer, folder, breathe)
+            except Corrupt as error:
+                self._release(exits.PROTOCOL, str(error))
+            except StoreSilent as error:
+                self._journal.trouble(str(error))
+                now_s = self._now()
+                silent_since_s = now_s if silent_since_s is None else silent_since_s
+                if now_s - silent_since_s > self.spec.patience_s:
+                    self._release(exits.STORE_GONE, str(error))
+                self._clock.sleep(1.0)
+                breathe(0, 0)
+
+    def _draft(self) -> Manifest:
+        parent = self._pointer
+        return Manifest(
+            job=self.spec.id,
+            attempt=self._lease.attempt,
+            step=self.step_number,
+            save=self._saves,
+            ordinal=(parent.ordinal if parent else 0) + 1,
+            files={},
+            fingerprint=self._fingerprint,
+            parent=parent,
+            median_step_s=self.median_step_s or None,
+            busy_s=self._busy_s,
+        )
+
+    # -------------------------------------------------------------------------------- ending
+
+    def _still_open(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        if self._ended:
+            raise RuntimeError("this job is finished; nothing can follow tenure.finish(result)")
+
+    def _stop_now(self, code: int, reason: str) -> NoReturn:
+        self._ended = True
+        self._stopped = Stopped(code, reason)
+        self._look_s = 0.0  # each later step raises it again
+        raise self._stopped
+
+    def _release(self, code: int, reason: str) -> NoReturn:
+        """Give the tenure back and stop; without an answer the lease runs out by itself."""
+        limit_s = self._now() + 3 * self._store.deadline_s
+        self._settle(limit_s)
+        self._ended = True
+        if not self._carrier.busy:
+            errand = Release(self._lease.holder, self._lease.attempt, code, reason[:_REASON_CHARS])
+            self._carrier.send(errand)
+            self._settle(limit_s)
+        self._stop_now(code, reason)
+
+    def _end(self, code: int, reason: str, result: dict[str, object]) -> None:
+        """Finish the job; insist until the store answers or patience is lost."""
+        self._journal.flush()
+        errand = Finish(self._lease.holder, self._lease.attempt, code, reason, result)
+        while True:
+            while self._carrier.busy:
+                self._lose_patience(self._now())
+                got = self._carrier.answer(_WAIT_S)
+                if got:
+                    self._handle(*got)
+                    if got == (errand, got[1]) and isinstance(got[1], Confirmed):
+                        self._ended = True
+                        self._look_s = 0.0
+                        return
+            self._lose_patience(self._now())
+            if self._now() < self._retry_s:
+                self._clock.sleep(_WAIT_S)
+            else:
+                self._carrier.send(errand)
