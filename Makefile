@@ -41,7 +41,7 @@ check: $(STAMP)
 	@echo "== check: mypy"
 	@$(BIN)/mypy --no-error-summary $(TYPED)
 	@echo "== check: import-linter"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 sim: $(STAMP)
 	@echo "== sim: the long seeded histories"

@@ -102,6 +102,11 @@ class Chain:
         """The plan it plays."""
         return self._plan
 
+    @property
+    def store(self) -> Store:
+        """The store it reads."""
+        return self._store
+
     # ------------------------------------------------------------------------------- job specs
 
     def specs(self, stage: str) -> list[JobSpec]:
@@ -116,7 +121,7 @@ class Chain:
             case "metrics":
                 return [self._of_model("evaluate", stage, done) for done in self.done("training")]
             case "backtest":
-                self.done("metrics")
+                self._demand_metrics()
                 return [self._of_model("backtest", stage, done) for done in self.done("training")]
             case "pinned_retrain":
                 return self._retrain_specs()
@@ -221,7 +226,6 @@ class Chain:
             raise Incomplete(stage, still_open)
         return found
 
-
     def _done(self, spec: JobSpec) -> Done | str | None:
         """A finished job; a sentence for one that ended otherwise; ``None`` for an open one."""
         key = keys.witness_of(spec)
@@ -259,6 +263,20 @@ class Chain:
 
     # --------------------------------------------------------------------------------- records
 
+    def evaluated(self) -> list[ModelRecord]:
+        """One record per point of the grid as its metrics alone make it; not written."""
+        evaluations, trained = self.evaluations(1), self.done("training")
+        return [
+            self._judged(
+                self._record(
+                    point,
+                    1,
+                    [self._member(d, evaluations, {}) for d in trained if d.spec.config == point],
+                )
+            )
+            for point in self._plan.points()
+        ]
+
     def first_generation(self) -> list[ModelRecord]:
         """One record per point of the grid, with its verdicts; written to the store."""
         evaluations, backtests = self.evaluations(1), self.backtests(1)
@@ -270,7 +288,7 @@ class Chain:
                 for done in trained
                 if done.spec.config == point
             ]
-            records.append(self._judged(self._record(point, 1, members, trained)))
+            records.append(self._judged(self._record(point, 1, members)))
         for record in records:
             self._keep(record)
         return records
@@ -291,7 +309,7 @@ class Chain:
         evaluations = self.evaluations(2)
         backtests = self.backtests(2) if with_backtests else {}
         members = [self._member(done, evaluations, backtests) for done in trained]
-        return self._record(parent.config, 2, members, trained, parent.id)
+        return self._record(parent.config, 2, members, parent.id)
 
     def second_generation(self) -> ModelRecord:
         """The finished generation-2 record; written to the store."""
@@ -307,6 +325,15 @@ class Chain:
         """Every gate's verdict on the generation-2 record."""
         return check_record(self._store, self.second_generation())
 
+    def _demand_metrics(self) -> None:
+        records = self.evaluated()
+        if not any(record.passed_metrics for record in records):
+            reasons = "; ".join(
+                f"{record.config}: {', '.join(promotion.judge_metrics(record)[1])}"
+                for record in records
+            )
+            raise Blocked(f"metrics: no point of the grid passed ({reasons})")
+
     def _demand(self, verdicts: Sequence[Verdict]) -> None:
         if not deployable(verdicts):
             against = [f"{v.gate}: {v.reason}" for v in verdicts if v.verdict != "PASS"]
@@ -317,7 +344,6 @@ class Chain:
         config: dict[str, object],
         generation: int,
         members: Sequence[tuple[Member, dict[str, dict[str, object]]]],
-        trained: Sequence[Done],
         parent: str | None = None,
     ) -> ModelRecord:
         plan = self._plan
@@ -406,7 +432,7 @@ class Chain:
 def _metrics(evaluation: Done) -> dict[str, MetricValue]:
     found = (evaluation.witness.result or {}).get("metrics")
     key = keys.witness_of(evaluation.spec)
-    return decode(dict[str, MetricValue], found, key)  # type: ignore[arg-type]
+    return decode(dict[str, MetricValue], found, key)
 
 
 def _losses(evaluation: Done) -> dict[str, FileEntry]:

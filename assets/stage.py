@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from assets.chain import Chain, Done
+from gates.warrant import DeployKey
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.errors import Blocked
 from tenure.plan.enlist import enlist
@@ -28,6 +29,7 @@ class Context:
     dispatcher: Dispatcher
     clock: Clock
     report: Report | None = None
+    deploy_key: Callable[[], DeployKey] | None = None  # called by the last stage alone
 
 
 def enlist_stage(context: Context, stage: str) -> list[str]:

@@ -30,7 +30,7 @@ def integrity(evidence: Evidence) -> Verdict:
 
 
 def jobs(evidence: Evidence) -> Verdict:
-    """The immutable specs of the jobs say what the record says of them."""
+    """The immutable specs of the jobs, and their results, say what the record says of them."""
     problems: list[str] = []
     count = 0
     for who, record in _generations(evidence):
@@ -44,6 +44,7 @@ def jobs(evidence: Evidence) -> Verdict:
                 problems += [who + item for item in missing]
                 if spec is not None:
                     found = _contradictions(kind, spec, record, member)
+                    found += attempt(_same_result, evidence, kind, spec, member)[1]
                     problems += [f"{who}{kind} job {spec.id}: {item}" for item in found]
     return judged("jobs", problems, f"{count} job specs agree with the record")
 
@@ -71,6 +72,8 @@ def _finished(evidence: Evidence, ref: SnapshotRef) -> None:
     witness = evidence.witness(evidence.spec(ref.job))
     if witness.phase != "finished":
         raise Unproved(f"job {ref.job} is {witness.phase}, not finished")
+    if witness.exit_code != 0:
+        raise Unproved(f"job {ref.job} ended with exit code {witness.exit_code}, not 0")
     if witness.pointer != ref.pointer:
         raise Unproved(f"job {ref.job} finished with another snapshot than the record names")
     evidence.manifest(ref)
@@ -102,6 +105,23 @@ def _bytes(evidence: Evidence) -> None:
         raise Unproved(f"seed {member.seed}, which is to be deployed, has no files")
     for name, entry in member.files.items():
         evidence.verify_bytes(member.train, name, entry)
+
+
+def _same_result(evidence: Evidence, kind: str, spec: JobSpec, member: Member) -> None:
+    """The numbers a job finished with are those of the record. Raises Unproved."""
+    if kind == "train":
+        return
+    result = evidence.witness(spec).result or {}
+    if kind == "evaluate" and not same_json(result.get("metrics"), plain(member.metrics)):
+        raise Unproved(f"it finished with other metrics than the record has for seed {member.seed}")
+    if kind == "backtest" and member.backtest is not None:
+        claimed = plain(member.backtest)
+        assert isinstance(claimed, dict)
+        for name in ("score", "passed", "reasons"):
+            if not same_json(result.get(name), claimed[name]):
+                raise Unproved(
+                    f"its {name} is {result.get(name)!r}, the record says {claimed[name]!r}"
+                )
 
 
 def _contradictions(kind: str, spec: JobSpec, record: ModelRecord, member: Member) -> list[str]:

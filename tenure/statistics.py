@@ -117,7 +117,8 @@ def non_inferiority(reference: Values, new: Values, margin: float, alpha: float 
 
     One-sided, at level ``alpha``: exact permutation of the shifted values up to
     :data:`EXACT_UP_TO` seeds a side, Welch's t test above. Not proved is BLOCK, or
-    NOT_ENOUGH_SEEDS where the seeds at hand could not have proved it for an equal model.
+    NOT_ENOUGH_SEEDS where the seeds at hand could not have proved it for an equal model and do not
+    prove the contrary either.
 
     >>> import numpy as np
     >>> parent, child = np.array([1.0, 1.1, 0.9, 1.05, 0.95]), np.array([1.0, 1.1, 0.92, 1.0, 0.97])
@@ -133,7 +134,8 @@ def non_inferiority(reference: Values, new: Values, margin: float, alpha: float 
         return few
     worse_by = float(new.mean() - reference.mean())
     exact = max(len(reference), len(new)) <= EXACT_UP_TO
-    p = (_permutation_p if exact else _welch_p)(reference, new - margin)
+    judge = _permutation_p if exact else _welch_p
+    p = judge(reference, new - margin)
     sd = math.sqrt(_pooled_variance(reference, new))
     chance = power(sd, margin, len(reference), len(new), alpha)
     numbers = {
@@ -158,7 +160,8 @@ def non_inferiority(reference: Values, new: Values, margin: float, alpha: float 
     smallest = 1 / math.comb(len(reference) + len(new), len(new)) if exact else 0.0
     needed = seeds_needed(sd, margin, alpha)
     numbers["seeds_needed"] = float(needed)
-    if worse_by < margin and (chance < POWER or smallest > alpha):
+    shown_worse = judge(new - margin, reference) <= alpha
+    if not shown_worse and (chance < POWER or smallest > alpha):
         reason = (
             f"not enough seeds to tell: {said}; {len(reference)} against {len(new)} seeds prove it "
             f"for an equal model with probability {_short(chance)}, {needed} on each side with "

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gates.promotion import judge_backtest, judge_metrics
-from tenure_protocol.codec import encode
+from tenure_protocol.codec import encode, plain
 from tenure_protocol.fingerprint import FIELD_CLASSES, PINNED_DETERMINISM, pin
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
@@ -136,17 +136,20 @@ def _member(store: Store, wish: Wish, seed: int) -> Member:
     trained, files = snapshot(store, train, {"weights.bin": weights}, wish.measured)
     losses = wish.losses(seed)
     body = losses.astype("<f8").tobytes()
+    metrics = {METRIC: MetricValue(float(losses.mean()), "minimize", "nats")}
     evaluation, evaluated = snapshot(
         store,
         spec(wish, "evaluate", seed, model=trained),
         {f"losses/{METRIC}.f64": body},
         wish.measured,
+        {"metrics": plain(metrics)},
     )
     backtest, _ = snapshot(
         store,
         spec(wish, "backtest", seed, model=trained, requires=wish.backtest_requires),
-        {"series.json": b"{}"},
+        {"backtest.json": b"{}"},
         wish.measured,
+        {"score": wish.score, "passed": wish.passed, "reasons": []},
     )
     return Member(
         seed=seed,
@@ -155,7 +158,7 @@ def _member(store: Store, wish: Wish, seed: int) -> Member:
         requires=environment_digest(wish.requires) if wish.requires is not None else None,
         measured=(environment_digest(wish.measured),),
         evaluation=evaluation,
-        metrics={METRIC: MetricValue(float(losses.mean()), "minimize", "nats")},
+        metrics=metrics,
         losses={METRIC: evaluated[f"losses/{METRIC}.f64"]},
         backtest_job=backtest,
         backtest=BacktestValue(wish.score, wish.passed, wish.deployable),
@@ -188,7 +191,11 @@ def spec(
 
 
 def snapshot(
-    store: Store, job: JobSpec, bodies: Mapping[str, bytes], measured: Mapping[str, object]
+    store: Store,
+    job: JobSpec,
+    bodies: Mapping[str, bytes],
+    measured: Mapping[str, object],
+    result: Mapping[str, object] | None = None,
 ) -> tuple[SnapshotRef, dict[str, FileEntry]]:
     """A finished job with two milestones, of which the last holds ``bodies``."""
     store.create(keys.job(job.id), encode(job))
@@ -201,7 +208,7 @@ def snapshot(
         attempt=1,
         pointer=last,
         exit_code=0,
-        result={},
+        result=dict(result or {}),
     )
     store.create(keys.witness_of(job), witness.encode())
     return SnapshotRef(job.id, last), _entries(bodies)

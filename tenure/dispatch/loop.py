@@ -24,9 +24,9 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure.dispatch.decide import RungView, Snapshot
-from tenure.dispatch.world import Bill, JobMemory, World
+from tenure.dispatch.world import Bill, JobMemory, PendingLaunch, World
 from tenure_protocol.clock import Clock, Task
-from tenure_protocol.codec import encode
+from tenure_protocol.codec import encode, short_id
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Stored, Unsettled, change
 from tenure_protocol.lease.machine import Cancel, Reserve
@@ -73,6 +73,14 @@ class Tick:
         return reasons[-1] if reasons else "no plan names it"
 
 
+def launch_name(store_url: str, job: str, launch: int) -> str:
+    """What a platform knows a launch by.
+
+    The store is part of it: two projects on one account may hold the very same job.
+    """
+    return f"tenure-{short_id(store_url.encode())[:8]}-{job}-{launch:05d}"
+
+
 class Dispatcher:
     """One ladder of rungs over one store."""
 
@@ -91,8 +99,8 @@ class Dispatcher:
     def tick(self) -> Tick:
         """One round. Raises nothing for a silent store or a platform that fails."""
         self.world.observe()
-        snapshot = self.snapshot()
-        decisions = decide.decide(snapshot, self._clock.monotonic_s())
+        self._make_pending()
+        decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
         for action, reason in decisions:
             if isinstance(action, decide.Launch):
                 self._launch(action, reason)
@@ -196,15 +204,12 @@ class Dispatcher:
         stored = self._reread(memory)
         if stored is None:
             return
-        if memory.pending_launch and stored.witness and stored.witness.phase == "expected":
-            if stored.witness.launched == memory.pending_launch:
-                self._make(memory, rung, memory.pending_launch, reason)  # our reservation landed
-                return
         event = Reserve(rung.runner_name, rung.capacity.window_s, self.name, action.evidence)
         key = keys.witness(memory.experiment, memory.job)
         outcome = change(self._store, key, memory.job, stored, event, self._clock)
         if isinstance(outcome, Unsettled):
-            memory.pending_launch = (stored.witness.launched if stored.witness else 0) + 1
+            launched = stored.witness.launched if stored.witness else 0
+            memory.pending = PendingLaunch(launched + 1, rung.name, reason)
         if not isinstance(outcome, Applied):
             return  # somebody else wrote; decided anew from what is there
         if action.evidence != "none" and stored.witness and stored.witness.phase == "expected":
@@ -212,6 +217,17 @@ class Dispatcher:
         memory.witness, memory.read_etag = outcome.witness, outcome.etag
         memory.etag, memory.residue, memory.age_s = outcome.etag, outcome.witness.residue, 0.0
         self._make(memory, rung, outcome.witness.launched, reason)
+
+    def _make_pending(self) -> None:
+        """Launch what we reserved without an answer and now read as written."""
+        for memory in self.world.jobs.values():
+            pending, w = memory.pending, memory.witness
+            if pending is None or w is None or memory.etag != memory.read_etag:
+                continue
+            if w.launched > pending.launch or w.phase != "expected":
+                memory.pending = None  # somebody else's reservation came first
+            elif w.launched == pending.launch and w.by == self.name:
+                self._make(memory, self._rungs[pending.rung], pending.launch, pending.reason)
 
     def _reread(self, memory: JobMemory) -> Stored | None:
         """The witness as it is now, unless it is no longer what the decision was made from."""
@@ -223,8 +239,8 @@ class Dispatcher:
 
     def _make(self, memory: JobMemory, rung: Rung, launch: int, reason: str) -> None:
         assert memory.spec is not None
-        memory.pending_launch = 0
-        name = f"tenure-{memory.job}-{launch:05d}"
+        memory.pending = None
+        name = launch_name(self._store.url, memory.job, launch)
         now_s = self._clock.wall_s()
         intent = Intent(
             memory.job, launch, rung.runner_name, rung.name, name, self.name, reason, now_s
@@ -295,11 +311,16 @@ class Dispatcher:
         bill = self.world.bills.get((action.job, action.launch))
         if bill is None:
             return
-        settlement = self.settle(bill)
         try:
-            self._record(bill, settlement, reason)
+            self.close(bill, reason)
         except StoreSilent as error:
             self.world.troubles[keys.unsettled(bill.job, bill.launch)] = str(error)
+
+    def close(self, bill: Bill, reason: str) -> Settlement:
+        """Settle one bill and keep what came of it. Raises StoreSilent."""
+        settlement = self.settle(bill)
+        self._record(bill, settlement, reason)
+        return settlement
 
     def settle(self, bill: Bill) -> Settlement:
         """Ask the platform to close one bill; a launch without a receipt is looked for by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from typing import cast
 
 from tenure.bad_input import did_you_mean
 from tenure.dispatch.contract import Runner, Site
@@ -15,6 +16,7 @@ from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
 from tenure_protocol.store.open import open_store
 
 GROUP = "tenure.runners"
+_PARTS = ("JOB_KINDS", "capacity", "launch", "release")
 
 
 def runner_class(kind: str) -> type[Runner]:
@@ -28,9 +30,11 @@ def runner_class(kind: str) -> type[Runner]:
         raise UsageError(
             f"the runner kind {kind!r} ({found[kind].value}) cannot be loaded: {error}"
         ) from error
-    if not isinstance(loaded, type) or not issubclass(loaded, Runner):
-        raise UsageError(f"the runner kind {kind!r} ({found[kind].value}) is no Runner")
-    return loaded
+    missing = [part for part in _PARTS if not hasattr(loaded, part)]
+    if not isinstance(loaded, type) or missing:
+        words = f"it has no {' and no '.join(missing)}" if missing else "it is no class"
+        raise UsageError(f"the runner kind {kind!r} ({found[kind].value}) is no runner: {words}")
+    return cast(type[Runner], loaded)
 
 
 def open_settings_store(settings: Settings) -> Store:

@@ -36,6 +36,15 @@ _YOUNG_READS = 4
 _FIRST_REFUSAL_LOOK_S = 2.0
 
 
+@dataclass(frozen=True)
+class PendingLaunch:
+    """A launch this dispatcher reserved without an answer; made if it turns out written."""
+
+    launch: int
+    rung: str
+    reason: str
+
+
 @dataclass
 class JobMemory:
     """What is remembered of one job."""
@@ -58,7 +67,7 @@ class JobMemory:
     excluded: dict[str, str] = field(default_factory=dict)
     rejections: int = 0
     unclaimed: int = 0
-    pending_launch: int = 0  # reserved by us without an answer; launched if it turns out written
+    pending: PendingLaunch | None = None
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
 
@@ -178,7 +187,7 @@ class World:
         if old is None or old.attempt != witness.attempt:
             memory.young_reads = 0
         if witness.phase == "held":
-            memory.unclaimed = memory.pending_launch = 0
+            memory.unclaimed = 0
         if witness.phase == "released" and witness.exit_code == exits.OUT_OF_MEMORY:
             rung = self.rung_of(memory.job, witness.launched)
             if rung:
@@ -261,11 +270,11 @@ class World:
     def _adopt_plans(self) -> None:
         """Jobs of every version, with the terms of the newest."""
         newest: dict[str, PlanRecord] = {}
-        for key, record in sorted(self._plans.items()):
+        for _, record in sorted(self._plans.items()):
             best = newest.get(record.plan)
             if best is None or record.version >= best.version:
                 newest[record.plan] = record
-        for key, record in sorted(self._plans.items(), key=lambda item: item[1].version):
+        for record in sorted(self._plans.values(), key=lambda record: record.version):
             terms = newest[record.plan].terms
             rungs, priority = terms.get("rungs"), terms.get("priority")
             for job in record.jobs:

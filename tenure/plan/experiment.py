@@ -1,8 +1,8 @@
 """Does ``module:Class`` name an experiment? Asked by importing it, in this process.
 
-An import runs the user's code, so whatever it raises is answered in one sentence. Two plans may each
-have an ``experiment.py`` beside them: what an import here leaves behind is taken back, so that the
-second does not get the module of the first.
+An import runs the user's code, so whatever it raises is answered in one sentence. Two checkouts may
+each have a module of one name: what an import here leaves behind is taken back, so that the second
+is not given the module of the first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS = frozenset({"tenure", "tenure_protocol", "tenure_worker"})
 def check_experiment(entry_point: str, folders: Sequence[Path]) -> str | None:
     """What is wrong with an entry point, in one sentence; ``None`` when nothing is.
 
-    ``folders`` come first on ``sys.path`` while the module is imported: the plan's and the root.
+    ``folders`` come first on ``sys.path`` while the module is imported.
     """
     module_name, class_name = entry_point.split(":")
     with _import_path(folders):

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gates.check import check_record
-from gates.command import app
+from gates.command import app, deploy
+from gates.deploy import current
 from gates.promotion import judge_backtest, judge_metrics, promote
 from gates.verdict import Verdict, deployable
-from tenure.errors import StoreOutOfReach, UsageError
+from gates.warrant import make_key
+from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure_protocol.codec import Corrupt, Json, decode, encode
 from tenure_protocol.fingerprint import pin
 from tenure_protocol.lease import keys
@@ -224,6 +227,8 @@ def test_only_what_a_job_finished_with_counts(store: MemoryStore, parent: ModelR
     body = json.loads(found.body)
     overwrite(store, key, json.dumps({**body, "phase": "revoked"}).encode())
     assert f"job {ref.job} is revoked, not finished" in sentence(store, record, "integrity")
+    overwrite(store, key, json.dumps({**body, "exit_code": 1}).encode())
+    assert "ended with exit code 1" in sentence(store, record, "integrity")
     overwrite(store, key, json.dumps({**body, "pointer": {**body["pointer"], "step": 1}}).encode())
     assert "finished with another snapshot" in sentence(store, record, "integrity")
 
@@ -242,6 +247,20 @@ def test_a_member_without_an_evaluation(store: MemoryStore, parent: ModelRecord)
     first = replace(good.members[0], evaluation=None)
     bare = put(store, replace(good, members=(first, *good.members[1:])))
     assert "seed 11 has no evaluate job" in sentence(store, bare, "jobs")
+
+
+def test_an_evaluation_of_another_model(store: MemoryStore, parent: ModelRecord) -> None:
+    """With its metrics and losses too, as somebody would who evaluates the best seed only."""
+    good = retrain(store, parent)
+    second = good.members[1]
+    first = replace(
+        good.members[0],
+        evaluation=second.evaluation,
+        metrics=second.metrics,
+        losses=second.losses,
+    )
+    record = put(store, replace(good, members=(first, *good.members[1:])))
+    assert "it is about another model than that of seed 11" in sentence(store, record, "jobs")
 
 
 def test_a_reference_that_no_key_can_hold(store: MemoryStore, parent: ModelRecord) -> None:
@@ -402,6 +421,7 @@ def test_losses_must_average_to_the_metric(store: MemoryStore, parent: ModelReco
     )
     record = put(store, replace(good, members=flattered))
     assert "do not average to the metric" in sentence(store, record, "spread_examples")
+    assert "finished with other metrics than the record" in sentence(store, record, "jobs")
 
 
 @pytest.mark.parametrize(
@@ -459,6 +479,13 @@ def test_no_backtest_at_all(store: MemoryStore, parent: ModelRecord) -> None:
     record = put(store, replace(good, members=(first, *good.members[1:])))
     assert "has no backtest of its own" in sentence(store, record, "backtest")
     assert "no backtest that could have a score" in sentence(store, record, "score")
+
+
+def test_a_score_edited_in_the_record(store: MemoryStore, parent: ModelRecord) -> None:
+    good = retrain(store, parent, score=0.4)
+    first = replace(good.members[0], backtest=BacktestValue(0.9, True, True))
+    record = put(store, replace(good, members=(first, *good.members[1:])))
+    assert "its score is 0.4, the record says 0.9" in sentence(store, record, "jobs")
 
 
 # ------------------------------------------------------------------------------- promotion
@@ -554,7 +581,7 @@ _JSON: dict[str, Json] = json.loads(encode(_VALID))
 
 
 @given(st.sampled_from(_leaves(_JSON)))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_field_of_a_valid_record_can_be_changed(path: tuple[str | int, ...]) -> None:
     try:
         forged = decode(ModelRecord, _mutated(_JSON, path))
@@ -625,6 +652,24 @@ def test_the_command_by_id_by_file_and_by_plan(house: tuple[DirectoryStore, Path
         code, said = _check(name, "--json")
         assert (code, json.loads(said)["record"]) == (0, record.id)
     assert "may be deployed" in _check(record.id)[1]
+
+
+def test_the_deploy_command(house: tuple[DirectoryStore, Path]) -> None:
+    store, folder = house
+    parent = research(store)
+    record = retrain(store, parent)
+    command = typer.Typer()
+    command.command()(deploy)
+    make_key(folder / "deploy.pem")
+    with (folder / "tenure.toml").open("a") as settings_file:
+        settings_file.write('[gates]\ndeploy_key = "file:deploy.pem"\n')
+    done = CliRunner().invoke(command, [parent.id])
+    assert isinstance(done.exception, Blocked)
+    done = CliRunner().invoke(command, [record.id, "--name", "live"])
+    assert done.exit_code == 0, done.exception
+    assert f"live: record {record.id}, seed 11, is deployed by warrant 1" in done.output
+    found = current(store, "live")
+    assert found is not None and found.record == record.id
 
 
 @pytest.mark.parametrize(

@@ -373,16 +373,20 @@ def test_a_long_axis_is_checked_in_time(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- experiments
 
 
-def test_the_experiment_is_imported_on_request_from_the_folder_or_the_root(tmp_path: Path) -> None:
-    assert "no such module" in complaint(tmp_path, PLAN, check_import=True)
-    read(tmp_path, PLAN)  # not looked at unless asked
+def test_the_experiment_is_imported_on_request_from_the_root_as_on_a_worker(
+    tmp_path: Path,
+) -> None:
     below = tmp_path / "below"
     below.mkdir()
     (below / "plan.yaml").write_text(PLAN)
-    for folder in (below, tmp_path):
-        (folder / "experiment.py").write_text(EXPERIMENT)
-        load_plan(below / "plan.yaml", settings_in(tmp_path), check_import=True)
-        (folder / "experiment.py").unlink()
+    (below / "experiment.py").write_text(EXPERIMENT)
+    found = settings_in(tmp_path)
+    load_plan(below / "plan.yaml", found)  # not looked at unless asked
+    with pytest.raises(UsageError, match=r"plan\.yaml:2: experiment: .*no such module in "):
+        load_plan(below / "plan.yaml", found, check_import=True)
+    (below / "plan.yaml").write_text(changed("experiment:Exp", "below.experiment:Exp"))
+    load_plan(below / "plan.yaml", found, check_import=True)
+    assert "below" not in sys.modules and "below.experiment" not in sys.modules
 
 
 @pytest.mark.parametrize(
@@ -415,7 +419,7 @@ def test_an_error_of_the_users_code_names_its_line(tmp_path: Path) -> None:
     assert "helper_of_it" not in sys.modules
 
 
-def test_two_plans_may_each_have_an_experiment_beside_them(tmp_path: Path) -> None:
+def test_two_checkouts_may_each_have_a_module_of_one_name(tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     for folder, text in ((good, EXPERIMENT), (bad, "class Other: ...\n")):
         folder.mkdir()

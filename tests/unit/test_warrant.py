@@ -27,6 +27,7 @@ from gates.warrant import (
     verify,
 )
 from tenure.errors import Blocked, UsageError
+from tenure_protocol.clock import SystemClock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord, load
@@ -297,6 +298,12 @@ def load_parent(store: MemoryStore, record: ModelRecord) -> ModelRecord:
     return load(ModelRecord, found.body, key)
 
 
+class NoWaiting(SystemClock):
+    """The real clock, whose sleep takes no time."""
+
+    sleep = staticmethod(lambda seconds: None)
+
+
 class Hostile(MemoryStore):
     """Does what ``plan`` says with each conditional write of a deployment, then behaves."""
 
@@ -334,6 +341,7 @@ def test_an_unknown_outcome_is_settled(
     store.plan = list(faults)
     done = deploy(store, record, key, "vol")
     assert current(store, "vol") == done
+    assert done.replaced is None  # not itself: a write that landed is recognised, not repeated
     assert len(read_log(store)) == 1
 
 
@@ -359,7 +367,7 @@ def test_a_store_that_never_answers_is_said(key: DeployKey) -> None:
     record = retrain(store, research(store))
     store.plan = [lambda write: Lost()] * 50
     with pytest.raises(StoreSilent, match="deploy again"):
-        deploy(store, record, key, "vol")
+        deploy(store, record, key, "vol", NoWaiting())
 
 
 def test_verdicts_are_in_the_warrant_with_their_numbers(

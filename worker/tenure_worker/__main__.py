@@ -130,8 +130,8 @@ class _Tee:
 
     def __enter__(self) -> None:
         self._before = (sys.stdout, sys.stderr)
-        sys.stdout = _Copy(self._tenure, sys.stdout)  # type: ignore[assignment]
-        sys.stderr = _Copy(self._tenure, sys.stderr)  # type: ignore[assignment]
+        sys.stdout = _Copy(self._tenure, sys.stdout)
+        sys.stderr = _Copy(self._tenure, sys.stderr)
 
     def __exit__(self, *_: object) -> None:
         for copy in (sys.stdout, sys.stderr):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from tenure_protocol.codec import Corrupt, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import FileEntry, Manifest, Pointer, load
 from tenure_protocol.store.api import Missing, Progress, Store, check_key, is_key
+
+#: Version, words and the cached normal of Python's generator; the same of numpy's.
+_PythonState = tuple[int, Sequence[int], float | None]
+_NumpyState = tuple[str, Sequence[int], int, int, float]
 
 STATE_FILE = "training_state.pt"
 MANIFEST = "manifest.json"
@@ -119,21 +124,21 @@ def _rng_state() -> dict[str, object]:
         import numpy as np
     except ImportError:
         return state
-    name, array, position, has_gauss, cached = np.random.get_state()
-    state["numpy"] = [name, array.tolist(), position, has_gauss, cached]
+    name, words, position, has_gauss, cached = cast(_NumpyState, np.random.get_state())
+    state["numpy"] = [name, [int(word) for word in words], position, has_gauss, cached]
     return state
 
 
 def _restore_rng(state: Mapping[str, object]) -> None:
     import torch
 
-    version, words, gauss = state["python"]  # type: ignore[misc]
+    version, words, gauss = cast(_PythonState, state["python"])
     random.setstate((version, tuple(words), gauss))
-    torch.set_rng_state(state["torch"])  # type: ignore[arg-type]
+    torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
     if "numpy" in state:
         import numpy as np
 
-        name, array, position, has_gauss, cached = state["numpy"]  # type: ignore[misc]
-        np.random.set_state((name, np.array(array, dtype=np.uint32), position, has_gauss, cached))
+        name, words, position, has_gauss, cached = cast(_NumpyState, state["numpy"])
+        np.random.set_state((name, np.array(words, dtype=np.uint32), position, has_gauss, cached))

@@ -470,7 +470,7 @@ class Tenure:
                 got = self._carrier.answer(_WAIT_S)
                 if got:
                     self._handle(*got)
-                    if got == (errand, got[1]) and isinstance(got[1], Confirmed):
+                    if got[0] is errand and isinstance(got[1], Confirmed):
                         self._ended = True
                         self._look_s = 0.0
                         return

@@ -1,0 +1,80 @@
+"""Where a plan stands in the chain, by what the store says now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from assets.chain import STAGES, Chain, Incomplete
+from tenure.dispatch.loop import Dispatcher
+from tenure.errors import Blocked
+from tenure_protocol.codec import short_id
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The finished stages with the ids of their jobs, and the first that is not finished."""
+
+    finished: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stage: str | None = None  # the first unfinished one; None: all are finished
+    jobs: tuple[str, ...] = ()  # its jobs, those that are finished too
+    blocked: str | None = None  # why the chain ends here
+
+    def __post_init__(self) -> None:
+        assert list(self.finished) == list(STAGES[: len(self.finished)])
+
+
+def standing(chain: Chain) -> Standing:
+    """Follow the chain from its beginning to the first stage that is not finished.
+
+    ``deployment`` has no jobs: it is finished when there is a record to deploy, whose id stands for
+    them. Reads only, but for model records. Raises StoreOutOfReach.
+    """
+    finished: dict[str, tuple[str, ...]] = {}
+    for stage in STAGES:
+        ids: tuple[str, ...] = ()
+        try:
+            ids = tuple(spec.id for spec in chain.specs(stage))
+            chain.done(stage)
+            if stage == "deployment":
+                ids = (chain.second_generation().id,)
+        except Incomplete:
+            return Standing(finished, stage, ids)
+        except Blocked as error:
+            return Standing(finished, stage, ids, str(error))
+        finished[stage] = ids
+    return Standing(finished)
+
+
+def jobs_digest(jobs: Sequence[str]) -> str:
+    """Names the exact jobs of a stage: other code, data, seeds or parent give another one."""
+    return short_id("\n".join(jobs).encode())
+
+
+@dataclass(frozen=True)
+class Count:
+    """How far the jobs of a stage are."""
+
+    jobs: int
+    finished: int
+    attempts_lost: int
+
+    def words(self) -> str:
+        """
+        >>> Count(10, 4, 1).words(), Count(3, 0, 0).words()
+        ('4 of 10 jobs finished, 1 attempt lost', '0 of 3 jobs finished')
+        """
+        lost = self.attempts_lost
+        more = f", {lost} attempt{'s' if lost > 1 else ''} lost" if lost else ""
+        return f"{self.finished} of {self.jobs} jobs finished{more}"
+
+
+def count(dispatcher: Dispatcher, jobs: Sequence[str]) -> Count:
+    """Count what the dispatcher saw last."""
+    finished = lost = 0
+    for job in jobs:
+        memory = dispatcher.world.jobs.get(job)
+        if memory and memory.witness:
+            finished += memory.final
+            lost += max(0, memory.witness.attempt - 1)
+    return Count(len(jobs), finished, lost)

@@ -1,0 +1,92 @@
+"""``tenure retry``, ``revoke``, ``pause``, ``resume`` and ``cancel``: what a person may order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from tenure.cli.workplace import Config, JobName, OneJob, Reason, open_job, operator, plan_records
+from tenure.errors import Blocked
+from tenure.plan.enlist import enlist
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.lease.machine import Ask, Cancel, Event, Resume, Revoke
+from tenure_protocol.records import FINAL, PlanRecord, Witness
+
+_ASKED = "asked on the command line"
+
+
+def retry(job: JobName, config: Config = None) -> None:
+    """Enlist a job that is over once more, as run + 1 of the same spec; prints the new id."""
+    found = open_job(config, job)
+    w = found.read().witness
+    if w is None or w.phase not in FINAL:
+        phase = w.phase if w else "waiting for its first launch"
+        raise Blocked(
+            f"job {found.id} is not over, it is {phase}, so there is nothing to repeat; "
+            f"`tenure revoke {found.id}` has it run elsewhere"
+        )
+    record = _newest_record(found)
+    again = replace(found.spec, run=found.spec.run + 1)
+    store = found.place.store
+    enlist(store, record.plan, record.experiment, [again], record.terms, SYSTEM)
+    typer.echo(again.id)
+
+
+def _newest_record(found: OneJob) -> PlanRecord:
+    """The newest record of the plan that names the job: its terms are the ones in force."""
+    records = plan_records(found.place.store)
+    plans = [record.plan for record in records if found.id in record.jobs]
+    if not plans:
+        raise Blocked(f"no plan names job {found.id}, so no dispatcher would run it again")
+    return [record for record in records if record.plan == plans[-1]][-1]
+
+
+def revoke(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:
+    """Take a job away from whoever holds it; it goes on elsewhere from its last milestone."""
+    found = open_job(config, job)
+    found.change(lambda _: Revoke(operator(), reason))
+    typer.echo(f"job {found.id} is revoked; a dispatcher launches it again")
+
+
+def pause(
+    job: JobName,
+    reason: Reason = _ASKED,
+    within_s: Annotated[
+        float, typer.Option(min=0.0, help="Seconds a holder has for a last milestone.")
+    ] = 60.0,
+    config: Config = None,
+) -> None:
+    """Hold a job back until it is resumed; a holder writes a last milestone first."""
+    found = open_job(config, job)
+
+    def event(w: Witness | None) -> Event:
+        if w and w.phase == "held":
+            return Ask("pause", within_s, operator())
+        return Revoke(operator(), reason, held_back=True)
+
+    now = found.change(event)
+    if now.phase == "held":
+        typer.echo(
+            f"job {found.id}: attempt {now.attempt} is asked to write a last milestone and stop "
+            f"within {within_s:g} s; `tenure resume {found.id}` lets it go on"
+        )
+    else:
+        typer.echo(f"job {found.id} is held back; `tenure resume {found.id}` lets it go on")
+
+
+def resume(job: JobName, config: Config = None) -> None:
+    """Let a job that was held back go on."""
+    found = open_job(config, job)
+    found.change(lambda _: Resume(operator()))
+    typer.echo(f"job {found.id} is no longer held back; a dispatcher launches it")
+
+
+def cancel(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:
+    """End a job without a result. This is final; `tenure retry` would be another run."""
+    found = open_job(config, job)
+    found.change(lambda _: Cancel(operator(), reason))
+    typer.echo(f"job {found.id} is cancelled")
+
+

@@ -1,0 +1,108 @@
+"""``tenure dispatch``: a dispatcher in the foreground."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from tenure.cli import screen
+from tenure.cli.workplace import Config, open_workplace
+from tenure.dispatch.decide import Action, Cancel, Launch, ReleaseBill
+from tenure.dispatch.loop import Dispatcher, Tick
+from tenure.dispatch.registry import build_dispatcher
+from tenure.errors import Blocked, StoreOutOfReach
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.lease import keys
+
+_EVERY_S = 0.5
+_SHOWN_CHARS = 10  # of an id
+_NUMBER = re.compile(r"\d+")
+
+
+def dispatch(
+    for_s: Annotated[
+        float | None, typer.Option("--for-s", min=0.0, help="End after so many seconds.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="One round.")] = False,
+    until_done: Annotated[
+        bool, typer.Option("--until-done", help="End once no job is open and no bill either.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Launch and watch jobs in the foreground until Ctrl-C, and print each new decision."""
+    place = open_workplace(config)
+    dispatcher = build_dispatcher(place.settings, place.store)
+    story = Story()
+    end_s = None if for_s is None else SYSTEM.monotonic_s() + for_s
+    dispatcher.keep_watching()
+    try:
+        while True:
+            tick = dispatcher.tick()
+            story.tell(tick)
+            if once:
+                _answered(tick, place.store.url)
+                return
+            if until_done and _nothing_left(dispatcher, tick):
+                return
+            if end_s is not None and SYSTEM.monotonic_s() >= end_s:
+                break
+            SYSTEM.sleep(_EVERY_S)
+    finally:
+        dispatcher.stop_watching()
+    if until_done:
+        raise Blocked(f"jobs or bills are still open after {for_s:g} s; `tenure status` lists them")
+
+
+class Story:
+    """Prints a decision when it is another than the last about its job; numbers alone are no news."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def tell(self, tick: Tick) -> None:
+        """Print what is new in this round."""
+        for action, reason in tick.decisions:
+            subject = f"{action.job} {type(action).__name__ if _is_bill(action) else ''}"
+            words = f"{_verb(action)}: {reason}"
+            if self._new(subject, words):
+                typer.echo(f"{action.job[:_SHOWN_CHARS]}  {words}")
+        for key, trouble in tick.troubles.items():
+            if self._new(key, trouble):
+                screen.warn(trouble if key in trouble else f"{key}: {trouble}")
+
+    def _new(self, subject: str, words: str) -> bool:
+        shape = _NUMBER.sub("#", words)
+        if self._told.get(subject) == shape:
+            return False
+        self._told[subject] = shape
+        return True
+
+
+def _is_bill(action: Action) -> bool:
+    return isinstance(action, ReleaseBill)
+
+
+def _verb(action: Action) -> str:
+    if isinstance(action, Launch):
+        return f"launch on {action.rung}"
+    if isinstance(action, ReleaseBill):
+        return f"close the bill of launch {action.launch}"
+    return "cancel" if isinstance(action, Cancel) else "wait"
+
+
+def _answered(tick: Tick, url: str) -> None:
+    if keys.PLANS in tick.troubles:
+        raise StoreOutOfReach(f"the store at {url} does not answer: {tick.troubles[keys.PLANS]}")
+
+
+def _nothing_left(dispatcher: Dispatcher, tick: Tick) -> bool:
+    """Whether every job is over or stopped by a corrupt object, and every bill is closed."""
+    world = dispatcher.world
+    if {keys.PLANS, keys.UNSETTLED} & set(tick.troubles):
+        return False
+    open_bills = [
+        bill for (job, _), bill in world.bills.items() if not (job in world.jobs and world.jobs[job].broken)
+    ]
+    return not open_bills and all(each.final or each.broken for each in world.jobs.values())

@@ -1,0 +1,257 @@
+"""``tenure status``: every job, what it is doing, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from tenure.cli import screen
+from tenure.cli.workplace import Config, Json, Workplace, jobs_of_plan, known_jobs, open_workplace
+from tenure.dispatch.decide import JobView
+from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.registry import build_dispatcher
+from tenure.errors import StoreOutOfReach
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import read_witness
+from tenure_protocol.lease.machine import ABSENT, Vacant, Watched, vacancy
+from tenure_protocol.records import FINAL, Witness
+from tenure_protocol.store.api import StoreSilent
+from tenure_worker.claim import read_spec
+
+_EVERY_S = 2.0
+_LEAST_SHOWN = 8  # characters of an id
+
+STOPPED = "stopped"  # by a corrupt object, which the reason names
+UNKNOWN = "unknown"  # the store does not say
+VACANT = "vacant"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job as INTERFACES shows it."""
+
+    job: str
+    experiment: str
+    stage: str | None  # None: its spec cannot be read
+    phase: str
+    attempt: int
+    launch: int
+    rung: str | None
+    step: int | None  # of the stored pointer
+    eta_s: float | None
+    reason: str
+
+
+class Overview:
+    """Looks again and again with one watch, so that a silent holder can be told from a slow one."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._place = place
+        self._dispatcher: Dispatcher = build_dispatcher(place.settings, place.store)
+        self._stages: dict[str, str] = {}
+        self._rungs: dict[tuple[str, int], str | None] = {}
+
+    def look(self, only: set[str] | None = None) -> tuple[list[Row], dict[str, str]]:
+        """Every job (or those of ``only``), and what is wrong with which key.
+
+        Raises StoreOutOfReach when the store does not even list its plans.
+        """
+        tick = self._dispatcher.look()
+        if keys.PLANS in tick.troubles:
+            raise StoreOutOfReach(
+                f"the store at {self._place.store.url} does not answer: {tick.troubles[keys.PLANS]}"
+            )
+        views = sorted(self._dispatcher.snapshot().jobs, key=lambda view: view.order)
+        rows = [
+            self._row(view, tick.reason(view.job))
+            for view in views
+            if only is None or view.job in only
+        ]
+        if only is None:
+            rows += self._local({view.job for view in views})
+        return rows, dict(tick.troubles)
+
+    def _row(self, view: JobView, reason: str) -> Row:
+        stage, problem = self._stage(view.job)
+        if problem and not view.broken:
+            reason = f"{reason}; {problem}"
+        phase = phase_of(view.witness, view.age_s, view.watched)
+        if view.broken:
+            phase = STOPPED
+        elif view.silent:
+            phase = UNKNOWN
+        elif view.witness and view.witness.phase in FINAL:
+            reason = _last_words(view.witness)
+        return self._made(view.job, view.experiment, stage, phase, view.witness, reason)
+
+    def _made(
+        self,
+        job: str,
+        experiment: str,
+        stage: str | None,
+        phase: str,
+        w: Witness | None,
+        reason: str,
+    ) -> Row:
+        launch = w.launched if w else 0
+        return Row(
+            job=job,
+            experiment=experiment,
+            stage=stage,
+            phase=phase,
+            attempt=w.attempt if w else 0,
+            launch=launch,
+            rung=self._rung(job, launch),
+            step=w.pointer.step if w and w.pointer else None,
+            eta_s=None,  # nobody knows yet how many steps a training takes
+            reason=reason,
+        )
+
+    def _rung(self, job: str, launch: int) -> str | None:
+        if launch and (job, launch) not in self._rungs:
+            self._rungs[job, launch] = self._dispatcher.world.rung_of(job, launch)
+        return self._rungs.get((job, launch))
+
+    def _stage(self, job: str) -> tuple[str | None, str | None]:
+        """The stage of a job, or what is wrong with its spec."""
+        if job not in self._stages:
+            memory = self._dispatcher.world.jobs.get(job)
+            try:
+                spec = memory.spec if memory and memory.spec else read_spec(self._place.store, job)
+            except (Corrupt, StoreSilent) as error:
+                return None, str(error)
+            self._stages[job] = spec.stage
+        return self._stages[job], None
+
+    def _local(self, named: set[str]) -> list[Row]:
+        """Jobs that no plan names: scripts that claimed one by themselves."""
+        rows = []
+        for job, experiment in sorted(known_jobs(self._place.store).items()):
+            if job in named:
+                continue
+            try:
+                stored = read_witness(self._place.store, keys.witness(experiment, job))
+                w, phase = stored.witness, phase_of(stored.witness, stored.age_s)
+                reason = _last_words(w) if w and w.phase in FINAL else "local mode: no plan names it"
+            except (Corrupt, StoreSilent) as error:
+                w, reason = None, str(error)
+                phase = STOPPED if isinstance(error, Corrupt) else UNKNOWN
+            rows.append(self._made(job, experiment, self._stage(job)[0], phase, w, reason))
+        return rows
+
+
+def phase_of(w: Witness | None, age_s: float, watched: Watched | None = None) -> str:
+    """The stored phase, ``absent`` without a witness, or ``vacant`` as a dispatcher derives it."""
+    if w is None:
+        return ABSENT
+    open_phase = w.phase in ("expected", "held")
+    if open_phase and isinstance(vacancy(w, age_s, watched or Watched(0.0, 0.0)), Vacant):
+        return VACANT
+    return w.phase
+
+
+def _last_words(w: Witness) -> str:
+    """How a job ended, in one line: of a traceback its last."""
+    if w.phase == "cancelled":
+        return f"cancelled by {w.by or 'an operator'}: {w.reason or 'no reason given'}"
+    if w.exit_code == 0:
+        return "finished"
+    lines = (w.reason or "no reason given").strip().splitlines()
+    return f"ended with code {w.exit_code}: {lines[-1]}"
+
+
+def status(
+    plan: Annotated[str | None, typer.Option(help="Only the jobs of this plan.")] = None,
+    as_json: Json = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again until every job is over, or Ctrl-C.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Show every job: its phase, attempt, rung and step, and what it waits for."""
+    place = open_workplace(config)
+    only = jobs_of_plan(place.store, plan) if plan else None
+    overview = Overview(place)
+    with screen.working("reading the witnesses"):
+        rows, troubles = overview.look(only)
+    if watch and not as_json and screen.console().is_terminal:
+        _watch_terminal(overview, only, rows)
+        return
+    _show(rows, as_json)
+    said = _warned(troubles, set())
+    while watch and not _over(rows):
+        SYSTEM.sleep(_EVERY_S)
+        before = [(row.job, row.phase, row.attempt, row.step) for row in rows]
+        rows, troubles = overview.look(only)
+        if before != [(row.job, row.phase, row.attempt, row.step) for row in rows]:
+            _show(rows, as_json)
+        said = _warned(troubles, said)
+
+
+def _watch_terminal(overview: Overview, only: set[str] | None, rows: Sequence[Row]) -> None:
+    with Live(_table(rows), console=screen.console(), auto_refresh=False) as live:
+        while not _over(rows):
+            SYSTEM.sleep(_EVERY_S)
+            rows, _ = overview.look(only)
+            live.update(_table(rows), refresh=True)
+
+
+def _over(rows: Sequence[Row]) -> bool:
+    return all(row.phase in FINAL or row.phase == STOPPED for row in rows)
+
+
+def _warned(troubles: dict[str, str], said: set[str]) -> set[str]:
+    """Say once what is wrong with a key."""
+    for key, trouble in troubles.items():
+        if trouble not in said:
+            screen.warn(trouble if key in trouble else f"{key}: {trouble}")
+    return said | set(troubles.values())
+
+
+def _show(rows: Sequence[Row], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"jobs": [asdict(row) for row in rows]}))
+    elif not rows:
+        typer.echo("no job has been enlisted yet; `tenure enlist PLAN` does that")
+    else:
+        screen.console().print(_table(rows))
+
+
+def _table(rows: Sequence[Row]) -> screen.Table:
+    shown = _shown_chars([row.job for row in rows])
+    cells = [
+        [
+            row.job[:shown],
+            row.experiment,
+            row.stage or "?",
+            row.phase,
+            str(row.attempt),
+            row.rung or "-",
+            "-" if row.step is None else str(row.step),
+            row.reason,
+        ]
+        for row in rows
+    ]
+    return screen.table(
+        ["job", "experiment", "stage", "phase", "attempt", "rung", "step", "reason"], cells
+    )
+
+
+def _shown_chars(jobs: Sequence[str]) -> int:
+    """How much of the ids tells them apart.
+
+    >>> _shown_chars(["aaaaaaaaaab", "aaaaaaaaaac"]), _shown_chars(["abc"])
+    (11, 8)
+    """
+    shown = _LEAST_SHOWN
+    while len({job[:shown] for job in jobs}) < len(set(jobs)):
+        shown += 1
+    return shown

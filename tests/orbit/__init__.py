@@ -1,0 +1,1 @@
+"""An experiment whose artifacts tell which process wrote them."""

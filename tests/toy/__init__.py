@@ -1,0 +1,1 @@
+"""An experiment without any library, for tests with real worker processes."""

@@ -1,0 +1,204 @@
+"""decide() is pure: each case is a snapshot and the action with the sentence that it must give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.dispatch.contract import ALL_KINDS, Capacity
+from tenure.dispatch.decide import (
+    FRUITLESS_BUDGET,
+    REJECTED_BUDGET,
+    BillView,
+    Cancel,
+    JobView,
+    Launch,
+    ReleaseBill,
+    RungView,
+    Snapshot,
+    Wait,
+    decide,
+)
+from tenure_protocol.lease.machine import Watched
+from tenure_protocol.records import Announced, Holder, Launch as Launched, Pointer, Witness
+
+RUNG = RungView("local", ALL_KINDS, Capacity(1, 2, 60.0))
+LONG = Watched(1000.0, 1000.0)
+
+
+def job(witness: Witness | None = None, **changes: object) -> JobView:
+    view = JobView("j", "e", ("local",), kind="train", witness=witness, watched=LONG)
+    return replace(view, **changes)  # type: ignore[arg-type]
+
+
+def witness(phase: str, **changes: object) -> Witness:
+    fields: dict[str, object] = {"launch": Launched(1, "here", 60.0)}
+    if phase == "held":
+        fields |= {"holder": Holder(1, "n"), "attempt": 1, "silence_s": 9.0}
+    return Witness("j", phase, "w", **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def one(view: JobView, bills: tuple[BillView, ...] = (), rung: RungView = RUNG) -> tuple:
+    decisions = decide(Snapshot((view,), bills, {"local": rung}), 100.0)
+    return decisions[-1]
+
+
+def test_a_new_job_is_launched_and_says_why() -> None:
+    action, reason = one(job())
+    assert action == Launch("j", "local", "none")
+    assert reason == "nobody has run it yet; 1 of 2 slots of rung local left"
+
+
+def test_a_live_holder_is_left_alone() -> None:
+    action, reason = one(job(witness("held"), age_s=5.0))
+    assert (action, reason) == (Wait("j"), "attempt 1 renewed 5 s ago")
+
+
+def test_a_silent_holder_is_replaced_only_after_a_gapless_watch_of_one_lease() -> None:
+    silent = job(witness("held"), age_s=13.0)
+    assert one(silent)[0] == Launch("j", "local", "vacant")
+    assert one(replace(silent, watched=Watched(8.9, 1000.0)))[0] == Wait("j")
+    assert one(replace(silent, watched=Watched(1000.0, 8.9)))[0] == Wait("j")
+    assert one(replace(silent, age_s=11.9))[0] == Wait("j"), "3 s of slack for the store's clocks"
+
+
+def test_an_announced_long_step_is_no_silence() -> None:
+    announced = witness("held", announced=Announced("compiling", 100.0))
+    assert one(job(announced, age_s=90.0))[0] == Wait("j")
+    assert one(job(announced, age_s=104.0))[0] == Launch("j", "local", "vacant")
+
+
+def test_a_launch_may_claim_until_its_window_is_over() -> None:
+    assert one(job(witness("expected"), age_s=59.0))[0] == Wait("j")
+    action, reason = one(job(witness("expected"), age_s=61.0))
+    assert action == Launch("j", "local", "vacant")
+    assert "did not claim within its 60 s window" in reason
+
+
+def test_a_launch_known_to_have_failed_costs_no_claim_window() -> None:
+    action, _ = one(job(witness("expected"), age_s=1.0, failed_launch=1))
+    assert action == Launch("j", "local", "failed")
+
+
+def test_a_released_job_goes_on_and_tells_its_code() -> None:
+    released = witness("released", attempt=1, exit_code=10, reason="received SIGTERM")
+    action, reason = one(job(released))
+    assert action == Launch("j", "local", "none")
+    assert "attempt 1 was released with code 10 (released): received SIGTERM" in reason
+
+
+@pytest.mark.parametrize("phase", ["finished", "cancelled"])
+def test_what_is_final_is_left(phase: str) -> None:
+    assert one(job(witness(phase)))[0] == Wait("j")
+
+
+def test_a_held_back_job_waits_for_its_operator() -> None:
+    paused = witness("revoked", held_back=True, by="ann", reason="paused")
+    assert one(job(paused)) == (Wait("j"), "held back by ann: paused")
+
+
+def test_a_corrupt_job_stops_and_names_its_key() -> None:
+    action, reason = one(job(broken="witness/e/j.json is corrupt: it is no JSON"))
+    assert action == Wait("j")
+    assert reason == "stopped: witness/e/j.json is corrupt: it is no JSON"
+
+
+def test_a_silent_store_decides_nothing() -> None:
+    assert one(job(witness("held"), age_s=9999.0, silent="timeout"))[0] == Wait("j")
+
+
+def test_a_full_ladder_and_a_parked_rung_say_so() -> None:
+    full = (BillView("a", 1, "local"), BillView("b", 1, "local"))
+    assert one(job(), full) == (
+        Wait("j"),
+        "nobody has run it yet; all 2 slots of rung local are taken",
+    )
+    parked = replace(RUNG, parked_until_s=112.0, parked_for="NoSlots: none left")
+    assert one(job(), rung=parked)[1].endswith(
+        "rung local is parked for 12 s (NoSlots: none left)"
+    )
+
+
+def test_a_lapsed_launch_is_closed_when_its_own_slot_is_needed() -> None:
+    one_slot = replace(RUNG, capacity=Capacity(1, 1, 60.0))
+    view = job(witness("held"), age_s=13.0)
+    action, reason = one(view, (BillView("j", 1, "local"),), one_slot)
+    assert action == ReleaseBill("j", 1, "local")
+    assert "its slot is needed" in reason
+
+
+def test_bills_are_closed_when_nothing_can_come_of_them() -> None:
+    def closes(view: JobView, launch: int) -> bool:
+        bill = BillView("j", launch, "local")
+        return any(
+            isinstance(action, ReleaseBill)
+            for action, _ in decide(Snapshot((view,), (bill,), {"local": RUNG}), 100.0)
+        )
+
+    held = job(witness("held", holder=Holder(2, "n"), launch=Launched(3, "here", 60.0)))
+    assert closes(held, 1) and closes(held, 3)
+    assert not closes(held, 2), "the holder's own launch is left alone"
+    expected = job(witness("expected", launch=Launched(2, "here", 60.0)))
+    assert closes(expected, 1)
+    assert not closes(expected, 2)
+    assert closes(replace(expected, failed_launch=2), 2)
+    assert closes(job(witness("finished")), 1)
+    assert not closes(job(witness("finished"), silent="timeout"), 1)
+
+
+def test_refusals_and_unknown_rungs_end_a_job_that_can_run_nowhere() -> None:
+    action, reason = one(job(excluded={"local": "refused: torch is 2.14"}))
+    assert action == Cancel("j")
+    assert reason == "no allowed rung (local: refused: torch is 2.14)"
+    assert one(job(rungs=("other",)))[1] == "no allowed rung (other: tenure.toml has no such rung)"
+    deaf = replace(RUNG, kinds=frozenset({"train"}))
+    assert "takes no backtest jobs" in one(job(kind="backtest"), rung=deaf)[1]
+
+
+def test_budgets() -> None:
+    died = witness("released", attempt=FRUITLESS_BUDGET, exit_code=10, reason="bang")
+    assert one(job(died))[0] == Cancel("j")
+    pointer = Pointer(FRUITLESS_BUDGET, 10, 1, 1, "d")
+    assert isinstance(one(job(replace(died, pointer=pointer)))[0], Launch), "good work is free"
+    assert one(job(rejections=REJECTED_BUDGET))[0] == Cancel("j")
+    assert one(job(unclaimed=FRUITLESS_BUDGET))[0] == Cancel("j")
+    protocol = witness("released", attempt=1, exit_code=15, reason="manifest is corrupt")
+    assert one(job(protocol)) == (Cancel("j"), "protocol: manifest is corrupt")
+
+
+def test_priority_goes_first_and_slots_are_not_sold_twice() -> None:
+    views = tuple(
+        replace(job(), job=f"j{n}", priority=n, order=n) for n in range(4)
+    )
+    decisions = dict(
+        (action.job, action) for action, _ in decide(Snapshot(views, (), {"local": RUNG}), 0.0)
+    )
+    launched = {name for name, action in decisions.items() if isinstance(action, Launch)}
+    assert launched == {"j3", "j2"}
+
+
+@given(
+    phases=st.lists(
+        st.sampled_from([None, "expected", "held", "released", "revoked", "finished"]), max_size=6
+    ),
+    ages=st.lists(st.floats(0, 5000), min_size=6, max_size=6),
+    bills=st.integers(0, 4),
+)
+def test_every_job_gets_exactly_one_action_and_no_rung_is_oversold(
+    phases: list[str | None], ages: list[float], bills: int
+) -> None:
+    views = tuple(
+        replace(job(witness(p) if p else None, age_s=ages[n]), job=f"j{n}")
+        for n, p in enumerate(phases)
+    )
+    taken = tuple(BillView(f"x{n}", 1, "local") for n in range(bills))
+    decisions = decide(Snapshot(views, taken, {"local": RUNG}), 0.0)
+    per_job = [a.job for a, _ in decisions if not isinstance(a, ReleaseBill)]
+    assert sorted(per_job) == sorted(view.job for view in views)
+    launches = sum(isinstance(a, Launch) for a, _ in decisions)
+    assert launches <= max(0, RUNG.capacity.launches - bills)
+    assert all(reason for _, reason in decisions)
+    assert decisions == decide(Snapshot(views, taken, {"local": RUNG}), 0.0)

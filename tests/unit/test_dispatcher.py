@@ -1,0 +1,347 @@
+"""The dispatcher over real stores, with a runner that only keeps a list: nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tenure.dispatch.contract import (
+    ALL_KINDS,
+    AlreadyFinal,
+    Capacity,
+    Closed,
+    Finished,
+    Job,
+    NoSlots,
+    Pending,
+    ProtocolError,
+    Receipt,
+    Rejected,
+    Revoked,
+    Running,
+    Settlement,
+    Site,
+    Unknown,
+    Unreachable,
+    Vacant,
+)
+from tenure.dispatch.execution import Execution
+from tenure.dispatch.loop import Dispatcher, Rung
+from tenure.plan.enlist import enlist
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.codec import encode
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Applied, Lease, acquire, change, read_witness
+from tenure_protocol.lease.machine import Finish, Release
+from tenure_protocol.records import Intent, JobSpec, Refusal, SettlementRecord, load
+from tenure_protocol.store.api import Found, Outcome, StoreSilent, Unknown as NoAnswer
+from tenure_protocol.store.memory import MemoryStore
+
+
+class ListingRunner:
+    """A stand-in for a platform: it remembers what was launched and answers as it was told."""
+
+    JOB_KINDS: ClassVar[frozenset[str]] = ALL_KINDS
+
+    def __init__(self, name: str = "here", config: Mapping[str, object] = {}, site: Site | None = None):
+        self.launched: list[Job] = []
+        self.released: list[Receipt] = []
+        self.failures: list[Exception] = []
+        self.settlements: list[Settlement] = []
+
+    @classmethod
+    def capacity(cls, config: Mapping[str, object]) -> Capacity:
+        return Capacity(1, 2, 60.0)
+
+    def launch(self, jobs: Sequence[Job]) -> Receipt:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.launched += jobs
+        return Receipt((jobs[0].job_id,), "here", jobs[0].name, "cpu", 0.0, {"pid": 1})
+
+    def release(self, receipt: Receipt) -> Settlement:
+        self.released.append(receipt)
+        return self.settlements.pop(0) if self.settlements else Closed("gone")
+
+
+class Bench:
+    """A store, a runner, a dispatcher and some jobs."""
+
+    def __init__(self, count: int = 1, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
+        self.runner = ListingRunner()
+        self.dispatcher = self.another()
+        self.specs = [
+            JobSpec("e", "train", "training", "m:C", {}, seed, 1, "c", "d", 10)
+            for seed in range(count)
+        ]
+        terms: dict[str, object] = {"rungs": ["local"], "priority": 0}
+        self.jobs = enlist(self.store, "p", "e", self.specs, terms, SYSTEM)
+
+    def another(self) -> Dispatcher:
+        rung = Rung("local", "here", self.runner, ListingRunner.capacity({}))
+        return Dispatcher(self.store, [rung], SYSTEM)
+
+    def claim(self, number: int = 0, launch: int = 1) -> Lease:
+        spec = self.specs[number]
+        lease = acquire(self.store, keys.witness_of(spec), spec.id, launch, 100.0, 1.0, SYSTEM)
+        assert isinstance(lease, Lease)
+        return lease
+
+
+def test_launch_writes_reservation_bill_intent_and_receipt() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    (job,) = bench.jobs
+    witness = read_witness(bench.store, keys.witness("e", job)).witness
+    assert witness and witness.phase == "expected" and witness.launched == 1
+    found = bench.store.read(keys.intent(job, 1))
+    assert isinstance(found, Found)
+    intent = load(Intent, found.body, "intent")
+    assert intent.reason.startswith("nobody has run it yet")
+    assert [made.name for made in bench.runner.launched] == [intent.name]
+    assert isinstance(bench.store.read(keys.receipt(job, 1)), Found)
+    assert isinstance(bench.store.read(keys.unsettled(job, 1)), Found)
+
+
+def test_a_finished_job_is_settled_and_its_bill_forgotten() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    lease = bench.claim()
+    lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {"x": 1}))
+    bench.runner.settlements = [Pending("ending"), Closed("gone")]
+    done = bench.dispatcher.follow(bench.jobs, every_s=0.01, for_s=5.0)
+    assert done[bench.jobs[0]].result == {"x": 1}
+    assert bench.dispatcher.drain(5.0, 0.05)
+    assert list(bench.store.list(keys.UNSETTLED)) == []
+    found = bench.store.read(keys.settlement(bench.jobs[0], 1, 2))
+    assert isinstance(found, Found)
+    assert load(SettlementRecord, found.body, "s").outcome == "closed"
+
+
+def test_two_dispatchers_launch_once() -> None:
+    bench = Bench(2)
+    other = bench.another()
+    for _ in range(5):
+        bench.dispatcher.tick()
+        other.tick()
+    assert sorted(job.job_id for job in bench.runner.launched) == sorted(bench.jobs)
+
+
+def test_a_restarted_dispatcher_finds_open_bills_and_jobs() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    lease = bench.claim()
+    lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {}))
+    fresh = bench.another()
+    assert fresh.drain(5.0, 0.01)
+    assert [receipt.handle for receipt in bench.runner.released] == [{"pid": 1}]
+
+
+def test_a_crash_between_launch_and_receipt_is_found_by_name() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    bench.store.delete(keys.receipt(bench.jobs[0], 1))
+    lease = bench.claim()
+    lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {}))
+    assert bench.another().drain(5.0, 0.01)
+    (receipt,) = bench.runner.released
+    assert receipt.handle == {} and receipt.name == bench.runner.launched[0].name
+
+
+@pytest.mark.parametrize("failure", [NoSlots("none"), Rejected("no"), Unreachable("down")])
+def test_a_launch_known_to_have_failed_is_made_again_after_its_parking(failure: Exception) -> None:
+    bench = Bench()
+    bench.runner.failures = [failure]
+    tick = bench.dispatcher.tick()
+    bench.dispatcher.tick()
+    assert bench.runner.launched == []
+    tick = bench.dispatcher.tick()
+    assert f"parked" in tick.reason(bench.jobs[0])
+    assert type(failure).__name__ in tick.reason(bench.jobs[0])
+    bench.dispatcher._parked["local"].until_s = 0.0
+    bench.dispatcher.tick()
+    assert [job.launch for job in bench.runner.launched] == [2]
+
+
+def test_an_ambiguous_launch_is_waited_for() -> None:
+    bench = Bench()
+    bench.runner.failures = [Unreachable("cut", sent=True)]
+    bench.dispatcher.tick()
+    bench.dispatcher._parked["local"].until_s = 0.0
+    assert "may claim" in bench.dispatcher.tick().reason(bench.jobs[0])
+    assert bench.claim().attempt == 1, "what was launched all the same may claim"
+
+
+def test_a_protocol_error_is_fatal_on_that_rung() -> None:
+    bench = Bench()
+    bench.runner.failures = [ProtocolError("200 and no body")]
+    bench.dispatcher.tick()
+    bench.dispatcher._parked["local"].until_s = 0.0
+    bench.dispatcher.tick()
+    state = Execution(bench.store, {}, SYSTEM, "t").status(bench.jobs[0])
+    assert isinstance(state, Finished) and "200 and no body" in state.reason
+
+
+def test_a_refused_job_ends_with_the_workers_words() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    job = bench.jobs[0]
+    record = Refusal(job, 1, "torch is 2.14.0 and 2.13.0 is required")
+    bench.store.create(keys.refusal(job, 1, "n"), encode(record))
+    bench.dispatcher.world.jobs[job].refusal_look_s = 1e-9
+    for _ in range(3):
+        bench.dispatcher.tick()
+    state = Execution(bench.store, {}, SYSTEM, "t").status(job)
+    assert isinstance(state, Finished) and "torch is 2.14.0" in state.reason
+
+
+def test_out_of_memory_on_the_only_rung_ends_the_job() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    lease = bench.claim()
+    lease.write(Release(lease.holder, lease.attempt, 17, "CUDA out of memory"))
+    bench.dispatcher.tick()
+    bench.dispatcher.tick()
+    state = Execution(bench.store, {}, SYSTEM, "t").status(bench.jobs[0])
+    assert isinstance(state, Finished) and "out of memory" in state.reason
+
+
+def test_corrupt_objects_stop_their_job_alone() -> None:
+    bench = Bench(3)
+    bench.store.put_file(keys.job(bench.jobs[0]), _file(b"{"))
+    bench.dispatcher.tick()
+    key = keys.witness("e", bench.jobs[1])
+    bench.store.put_file(key, _file(b'{"phase": 1}'))
+    tick = bench.dispatcher.tick()
+    assert keys.job(bench.jobs[0]) in tick.reason(bench.jobs[0])
+    assert key in tick.reason(bench.jobs[1])
+    assert key in tick.troubles
+    assert {job.job_id for job in bench.runner.launched} >= {bench.jobs[2]}
+
+
+class SilentStore(MemoryStore):
+    """A memory store whose listings or conditional answers can be taken away."""
+
+    silent = False
+    swallow = 0  # answers of conditional writes to lose, after applying them
+
+    def list(self, prefix: str):  # type: ignore[no-untyped-def]
+        if self.silent:
+            raise StoreSilent("no route")
+        return super().list(prefix)
+
+    def read(self, key: str):  # type: ignore[no-untyped-def]
+        if self.silent:
+            raise StoreSilent("no route")
+        return super().read(key)
+
+    def create(self, key: str, body: bytes) -> Outcome:
+        outcome = super().create(key, body)
+        if self.swallow and key.startswith(keys.WITNESSES):
+            self.swallow -= 1
+            return NoAnswer("cut")
+        return outcome
+
+
+def test_a_silent_store_deposes_nobody_and_starts_the_watch_anew() -> None:
+    store = SilentStore()
+    bench = Bench(1, store)
+    bench.dispatcher.tick()
+    bench.claim()
+    bench.dispatcher.tick()
+    memory = bench.dispatcher.world.jobs[bench.jobs[0]]
+    assert bench.dispatcher.world.watched(memory).gapless_s >= 0
+    store.silent = True
+    tick = bench.dispatcher.tick()
+    assert tick.reason(bench.jobs[0]) == "unknown: no route"
+    assert bench.dispatcher.world.watched(memory).unchanged_s == 0.0
+    store.silent = False
+    bench.dispatcher.tick()
+    state = Execution(store, {}, SYSTEM, "t").status(bench.jobs[0])
+    assert isinstance(state, Running)
+
+
+def test_a_reservation_without_an_answer_is_launched_once() -> None:
+    store = SilentStore()
+    bench = Bench(1, store)
+    store.swallow = 1
+    for _ in range(3):
+        bench.dispatcher.tick()
+    assert [job.launch for job in bench.runner.launched] == [1]
+
+
+def test_execution_answers() -> None:
+    bench = Bench()
+    verbs = Execution(bench.store, {"here": bench.runner}, SYSTEM, "ann")
+    (job,) = bench.jobs
+    assert verbs.status(job) == Vacant("nobody has run it yet")
+    bench.dispatcher.tick()
+    assert isinstance(verbs.status(job), Vacant)
+    bench.claim()
+    assert verbs.status(job) == Running(1, 1)
+    assert verbs.revoke(job, "poisoned") == Revoked()
+    assert isinstance(verbs.status(job), Vacant)
+    assert verbs.cancel(job, "enough") == Revoked()
+    assert verbs.revoke(job, "again") == AlreadyFinal()
+    assert verbs.status(job) == Finished(None, "enough")
+    assert isinstance(verbs.status("a" * 26), Unknown)
+
+
+def test_slices_are_contiguous_and_say_when_a_chunk_is_missing() -> None:
+    bench = Bench()
+    (job,) = bench.jobs
+    verbs = Execution(bench.store, {}, SYSTEM, "ann")
+    bench.store.create(keys.log(job, 1, 1), b"one\ntwo\n")
+    bench.store.create(keys.log(job, 1, 3), b"four\n")
+    first = verbs.log(job)
+    assert first.records == ("one", "two") and first.incomplete and not first.end
+    bench.store.create(keys.log(job, 1, 2), b"three\n")
+    second = verbs.log(job, first.next)
+    assert second.records == ("three", "four") and not second.incomplete
+    bench.store.create(keys.log(job, 2, 1), b"anew\n")
+    third = verbs.log(job, second.next)
+    bench.store.create(keys.log(job, 1, 4), b"late\n")
+    fourth = verbs.log(job, third.next)
+    assert third.records == ("anew",)
+    assert fourth.records == ("[deposed attempt 1] late",)
+
+
+def test_enlisting_twice_writes_nothing_and_new_terms_are_a_version() -> None:
+    bench = Bench(2)
+    before = {row.key: row.etag for row in bench.store.list("")}
+    enlist(bench.store, "p", "e", bench.specs, {"rungs": ["local"], "priority": 0}, SYSTEM)
+    assert {row.key: row.etag for row in bench.store.list("")} == before
+    bench.dispatcher.tick()
+    enlist(bench.store, "p", "e", bench.specs, {"rungs": ["other"], "priority": 9}, SYSTEM)
+    bench.dispatcher.look()
+    views = bench.dispatcher.world.job_views()
+    assert {(view.rungs, view.priority) for view in views} == {(("other",), 9)}
+
+
+def _file(body: bytes) -> Path:
+    import tempfile
+
+    path = Path(tempfile.mkstemp()[1])
+    path.write_bytes(body)
+    return path
+
+
+def test_a_changed_witness_is_decided_anew() -> None:
+    """The decision was made from one body; another stands there when it is acted on."""
+    bench = Bench()
+    bench.dispatcher.world.observe()
+    stored = read_witness(bench.store, keys.witness_of(bench.specs[0]))
+    bench.another().tick()
+    assert bench.runner.launched[0].launch == 1
+    from tenure.dispatch.decide import Launch
+
+    bench.dispatcher._launch(Launch(bench.jobs[0], "local", "none"), "stale")
+    assert len(bench.runner.launched) == 1
+    assert stored.witness is None
+    assert not isinstance(
+        change(bench.store, keys.witness_of(bench.specs[0]), bench.jobs[0], stored,
+               Finish(bench.claim().holder, 1, 0, "", {}), SYSTEM), Applied)  # fmt: skip

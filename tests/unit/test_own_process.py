@@ -1,0 +1,132 @@
+"""The own-process runner with real processes. Its worker is any program that reads its environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runners.own_process import OwnProcessRunner
+from tenure.dispatch.contract import Capacity, Job, Receipt, Rejected, Site
+from tenure.dispatch.loop import launch_name
+from tenure.testing import runner_checks
+from tenure_protocol.clock import SYSTEM
+
+Make = Callable[..., OwnProcessRunner]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Runners whose "python" is a script that stays until it is told to end."""
+    made: list[OwnProcessRunner] = []
+    script = tmp_path / "python"
+    script.write_text(
+        textwrap.dedent(f"""\
+        #!{sys.executable}
+        import os, signal, sys, time
+        if os.environ.get("STUBBORN"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        names = [name for name in os.environ if name.startswith("TENURE") or "KEY" in name]
+        print(" ".join(sorted(names)), *sys.argv[1:], flush=True)
+        time.sleep(600)
+        """)
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+
+    def build(**config: object) -> OwnProcessRunner:
+        settings: dict[str, object] = {
+            "python": str(script), "linger_s": 0.0, "grace_s": 0.0, **config
+        }  # fmt: skip
+        runner = OwnProcessRunner("here", settings, Site(tmp_path, SYSTEM, frozenset({"MY_KEY"})))
+        made.append(runner)
+        return runner
+
+    yield build
+    for runner in made:
+        for child in runner._children.values():
+            child.kill()
+            child.wait()
+
+
+def job(name: str = "one", number: int = 1) -> Job:
+    return Job("j", "train", number, f"{name}-{SYSTEM.nonce()}", "memory:")
+
+
+@pytest.mark.parametrize("check", runner_checks.ALL, ids=lambda check: check.__name__)
+def test_contract(make: Make, check: runner_checks.Check) -> None:
+    check(make, job)
+
+
+def test_a_launched_twice_name_is_adopted_even_by_another_dispatcher(make: Make) -> None:
+    one = job()
+    first = make().launch([one])
+    assert make().launch([one]).handle == first.handle
+
+
+def test_the_same_job_of_another_store_is_another_launch() -> None:
+    assert launch_name("file:/a", "j", 1) != launch_name("file:/b", "j", 1)
+
+
+def test_release_terminates_then_kills(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUBBORN", "1")
+    runner = make(grace_s=0.3)
+    receipt = runner.launch([job()])
+    log = next((runner._site.root / ".tenure" / "workers").iterdir())
+    while not log.read_text():
+        SYSTEM.sleep(0.02)
+    assert "SIGTERM" in runner.release(receipt).reason
+    SYSTEM.sleep(0.4)
+    assert "SIGKILL" in runner.release(receipt).reason
+    runner_checks.until_closed(runner, receipt)
+
+
+def test_a_worker_that_ends_by_itself_is_not_signalled(make: Make) -> None:
+    runner = make(linger_s=60.0)
+    receipt = runner.launch([job()])
+    assert "by itself" in runner.release(receipt).reason
+    pid = receipt.handle["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)
+    runner_checks.until_closed(runner, receipt)
+
+
+def test_a_reused_pid_is_nobody(make: Make) -> None:
+    runner = make()
+    stranger = Receipt(("j",), "here", "a-name-nobody-bears", "cpu", 0.0, {"pid": os.getpid()})
+    assert "gone" in runner.release(stranger).reason
+
+
+def test_workers_see_neither_the_deploy_key_nor_the_dispatchers_variables(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setenv("TENURE_DEPLOY_KEY", "secret")
+    monkeypatch.setenv("TENURE_CONFIG", "x")
+    runner = make()
+    runner.launch([job()])
+    log = next((runner._site.root / ".tenure" / "workers").iterdir())
+    while not log.read_text():
+        SYSTEM.sleep(0.02)
+    assert log.read_text().split() == [
+        "TENURE_CODE", "TENURE_JOB", "TENURE_LAUNCH", "TENURE_NAME", "TENURE_STORE",
+        "-m", "tenure_worker",
+    ]  # fmt: skip
+
+
+def test_bad_configuration_is_one_sentence() -> None:
+    assert OwnProcessRunner.capacity({}) == Capacity(1, 2, 60.0)
+    with pytest.raises(ValueError, match="own_process: slots: input should be greater"):
+        OwnProcessRunner.capacity({"slots": 0})
+    with pytest.raises(ValueError, match="own_process: slot: extra inputs are not permitted"):
+        OwnProcessRunner.capacity({"slot": 1})
+
+
+def test_a_python_that_is_not_there_is_rejected(make: Make) -> None:
+    with pytest.raises(Rejected, match="No such file"):
+        make(python="/nowhere/python").launch([job()])
