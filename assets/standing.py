@@ -78,3 +78,9 @@ def count(dispatcher: Dispatcher, jobs: Sequence[str]) -> Count:
             finished += memory.final
             lost += max(0, memory.witness.attempt - 1)
     return Count(len(jobs), finished, lost)
+
+
+def first_open(dispatcher: Dispatcher, jobs: Sequence[str]) -> str | None:
+    """The first of the jobs that the dispatcher knows and that is not final."""
+    known = dispatcher.world.jobs
+    return next((job for job in jobs if job in known and not known[job].final), None)

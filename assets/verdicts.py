@@ -11,6 +11,7 @@ from gates.evidence import Evidence
 from gates.score import backtest, score
 from gates.verdict import Verdict, judged
 from tenure.errors import Blocked
+from tenure_protocol.codec import Corrupt
 from tenure_protocol.records import ModelRecord
 
 #: Every gate in the order in which a plan meets it; the last thirteen are those of check_record.
@@ -86,6 +87,6 @@ def so_far(chain: Chain) -> list[Verdict]:
     for ask in asks:
         try:
             found.update({verdict.gate: verdict for verdict in ask()})
-        except (Incomplete, Blocked):
+        except (Incomplete, Blocked, Corrupt):
             break
     return [found[gate] for gate in GATES if gate in found]

@@ -58,6 +58,7 @@ class OwnProcessRunner:
         self._config = _checked(config)
         self._site = site
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._exit_codes: dict[int, int] = {}  # of children that ended, by pid
         self._asked_s: dict[str, float] = {}  # when each release was first asked for
         self._terminated: set[str] = set()
 
@@ -95,6 +96,12 @@ class OwnProcessRunner:
             self._terminated.add(receipt.name)
             _signal(process, signal.SIGTERM)
         return Pending(f"sent SIGTERM to process {process.pid}, which has not ended yet")
+
+    def exit_code(self, receipt: Receipt) -> int | None:
+        """Exit code of a worker that this process started; ``None`` while it runs or if unknown."""
+        self._reap()
+        pid = receipt.handle.get("pid")
+        return self._exit_codes.get(pid) if isinstance(pid, int) else None
 
     def _spawn(self, job: Job) -> psutil.Process:
         folder = self._site.root / ".tenure" / "workers"
@@ -140,8 +147,10 @@ class OwnProcessRunner:
     def _reap(self) -> None:
         """Take the exit status of children that ended, so that no zombie stays."""
         for pid, child in list(self._children.items()):
-            if child.poll() is not None:
+            code = child.poll()
+            if code is not None:
                 del self._children[pid]
+                self._exit_codes[pid] = code
 
 
 def _checked(config: Mapping[str, object]) -> OwnProcessConfig:

@@ -67,9 +67,6 @@ class FaultyStore:
     def bodies(self, key: str) -> list[bytes]:
         return [body for k, body in self.applied if k == key]
 
-    def keys(self) -> list[str]:
-        return [entry.key for entry in self.inner.list("")]
-
     # --------------------------------------------------------------------------- Store
 
     def read(self, key: str) -> Found | Missing:

@@ -18,7 +18,10 @@ _ASKED = "asked on the command line"
 
 
 def retry(job: JobName, config: Config = None) -> None:
-    """Enlist a job that is over once more, as run + 1 of the same spec; prints the new id."""
+    """Enlist a job that is over once more, as run + 1 of its spec.
+
+    Prints the id of the new job; enlisting it again prints the same one.
+    """
     found = open_job(config, job)
     w = found.read().witness
     if w is None or w.phase not in FINAL:
@@ -44,7 +47,10 @@ def _newest_record(found: OneJob) -> PlanRecord:
 
 
 def revoke(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:
-    """Take a job away from whoever holds it; it goes on elsewhere from its last milestone."""
+    """Take a job away from its holder; it goes on elsewhere.
+
+    Launches so far may no longer claim it. The next one resumes from the last milestone.
+    """
     found = open_job(config, job)
     found.change(lambda _: Revoke(operator(), reason))
     typer.echo(f"job {found.id} is revoked; a dispatcher launches it again")
@@ -58,7 +64,10 @@ def pause(
     ] = 60.0,
     config: Config = None,
 ) -> None:
-    """Hold a job back until it is resumed; a holder writes a last milestone first."""
+    """Hold a job back until it is resumed.
+
+    A holder is asked to write a last milestone first.
+    """
     found = open_job(config, job)
 
     def event(w: Witness | None) -> Event:
@@ -84,9 +93,10 @@ def resume(job: JobName, config: Config = None) -> None:
 
 
 def cancel(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:
-    """End a job without a result. This is final; `tenure retry` would be another run."""
+    """End a job without a result, for good.
+
+    `tenure retry` would be another run.
+    """
     found = open_job(config, job)
     found.change(lambda _: Cancel(operator(), reason))
     typer.echo(f"job {found.id} is cancelled")
-
-

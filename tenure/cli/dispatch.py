@@ -9,7 +9,7 @@ import typer
 
 from tenure.cli import screen
 from tenure.cli.workplace import Config, open_workplace
-from tenure.dispatch.decide import Action, Cancel, Launch, ReleaseBill
+from tenure.dispatch.decide import Action, Cancel, Launch, ReleaseBill, Wait
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.dispatch.registry import build_dispatcher
 from tenure.errors import Blocked, StoreOutOfReach
@@ -31,10 +31,10 @@ def dispatch(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Launch and watch jobs in the foreground until Ctrl-C, and print each new decision."""
+    """Launch and watch jobs until Ctrl-C, and print each new decision."""
     place = open_workplace(config)
     dispatcher = build_dispatcher(place.settings, place.store)
-    story = Story()
+    story = Story(dispatcher)
     end_s = None if for_s is None else SYSTEM.monotonic_s() + for_s
     dispatcher.keep_watching()
     try:
@@ -58,19 +58,32 @@ def dispatch(
 class Story:
     """Prints a decision when it is another than the last about its job; numbers alone are no news."""
 
-    def __init__(self) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._world = dispatcher.world
         self._told: dict[str, str] = {}
 
     def tell(self, tick: Tick) -> None:
         """Print what is new in this round."""
         for action, reason in tick.decisions:
-            subject = f"{action.job} {type(action).__name__ if _is_bill(action) else ''}"
+            if self._over_before(action):
+                continue
+            bill = action.launch if isinstance(action, ReleaseBill) else ""
             words = f"{_verb(action)}: {reason}"
-            if self._new(subject, words):
+            if self._new(f"{action.job} {bill}", words):
                 typer.echo(f"{action.job[:_SHOWN_CHARS]}  {words}")
         for key, trouble in tick.troubles.items():
             if self._new(key, trouble):
                 screen.warn(trouble if key in trouble else f"{key}: {trouble}")
+
+    def _over_before(self, action: Action) -> bool:
+        """Whether a job was over when we first saw it: old news, and in an old store a lot of it."""
+        memory = self._world.jobs.get(action.job)
+        return (
+            isinstance(action, Wait)
+            and memory is not None
+            and memory.final
+            and f"{action.job} " not in self._told
+        )
 
     def _new(self, subject: str, words: str) -> bool:
         shape = _NUMBER.sub("#", words)
@@ -78,10 +91,6 @@ class Story:
             return False
         self._told[subject] = shape
         return True
-
-
-def _is_bill(action: Action) -> bool:
-    return isinstance(action, ReleaseBill)
 
 
 def _verb(action: Action) -> str:
@@ -103,6 +112,8 @@ def _nothing_left(dispatcher: Dispatcher, tick: Tick) -> bool:
     if {keys.PLANS, keys.UNSETTLED} & set(tick.troubles):
         return False
     open_bills = [
-        bill for (job, _), bill in world.bills.items() if not (job in world.jobs and world.jobs[job].broken)
+        bill
+        for (job, _), bill in world.bills.items()
+        if not (job in world.jobs and world.jobs[job].broken)
     ]
     return not open_bills and all(each.final or each.broken for each in world.jobs.values())

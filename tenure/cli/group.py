@@ -123,9 +123,7 @@ def load(name: str, target: str) -> Command:
     except (Exception, SystemExit) as error:
         words = f"{type(error).__name__}: {error}".rstrip(": ")
         raise UsageError(f"the command {name!r} ({target}) cannot be loaded: {words}") from error
-    shell = typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-    )
+    shell = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):
         shell.add_typer(found, name=name)
         outer = typer.main.get_command(shell)
@@ -165,4 +163,3 @@ def _words(node: ast.stmt, attribute: str) -> str | None:
             if keyword.arg == "help" and isinstance(value, ast.Constant):
                 return str(value.value)
     return None
-

@@ -33,7 +33,10 @@ def release(
     ] = 60.0,
     config: Config = None,
 ) -> None:
-    """End a launch on its platform now, even a live one: the big red button. Shows and asks first."""
+    """End a launch on its platform, even a live one; asks first.
+
+    Shows what it will do. Without a terminal to ask on it needs --yes.
+    """
     found = open_job(config, job)
     bill, closed = _bill(found, launch)
     if closed:
@@ -106,7 +109,9 @@ def _warning(found: OneJob, bill: Bill) -> str:
 def _afterwards(w: Witness | None) -> str:
     if w and w.phase in FINAL:
         return f"The job is {w.phase}; this changes nothing about that."
-    return "The job is not over: a dispatcher will launch it again. Pause or cancel it to stop that."
+    return (
+        "The job is not over: a dispatcher will launch it again. Pause or cancel it to stop that."
+    )
 
 
 def _ask(warning: str, yes: bool) -> None:

@@ -6,12 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-_ENDLESS = 10_000  # columns: a file or a pipe has no width, and a cut line is no line for grep
 
 COLOURS = {
     "held": "green",
@@ -26,20 +23,27 @@ COLOURS = {
 }
 
 
-def console() -> Console:
-    """Standard output, as it is at this moment."""
-    return Console(width=None if sys.stdout.isatty() else _ENDLESS, highlight=False)
-
-
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table whose last column takes what room there is. Cells may hold square brackets."""
-    made = Table(box=SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False)
+    made = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for name in columns[:-1]:
         made.add_column(name, no_wrap=True)
     made.add_column(columns[-1], overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell, COLOURS.get(cell, "")) for cell in row))
     return made
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; where there is no terminal, one line per row that no width cuts."""
+    if sys.stdout.isatty():
+        Console().print(table(columns, rows))
+        return
+    lines = [list(columns), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print("  ".join(cells).rstrip())
 
 
 @contextmanager

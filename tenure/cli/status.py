@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +27,7 @@ from tenure_protocol.store.api import StoreSilent
 from tenure_worker.claim import read_spec
 
 _EVERY_S = 2.0
+_COLUMNS = ("job", "experiment", "stage", "phase", "attempt", "rung", "step", "reason")
 _LEAST_SHOWN = 8  # characters of an id
 
 STOPPED = "stopped"  # by a corrupt object, which the reason names
@@ -140,7 +141,9 @@ class Overview:
             try:
                 stored = read_witness(self._place.store, keys.witness(experiment, job))
                 w, phase = stored.witness, phase_of(stored.witness, stored.age_s)
-                reason = _last_words(w) if w and w.phase in FINAL else "local mode: no plan names it"
+                reason = (
+                    _last_words(w) if w and w.phase in FINAL else "local mode: no plan names it"
+                )
             except (Corrupt, StoreSilent) as error:
                 w, reason = None, str(error)
                 phase = STOPPED if isinstance(error, Corrupt) else UNKNOWN
@@ -176,13 +179,13 @@ def status(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Show every job: its phase, attempt, rung and step, and what it waits for."""
+    """Show every job: its phase, its step, and what it waits for."""
     place = open_workplace(config)
     only = jobs_of_plan(place.store, plan) if plan else None
     overview = Overview(place)
     with screen.working("reading the witnesses"):
         rows, troubles = overview.look(only)
-    if watch and not as_json and screen.console().is_terminal:
+    if watch and not as_json and sys.stdout.isatty():
         _watch_terminal(overview, only, rows)
         return
     _show(rows, as_json)
@@ -197,11 +200,11 @@ def status(
 
 
 def _watch_terminal(overview: Overview, only: set[str] | None, rows: Sequence[Row]) -> None:
-    with Live(_table(rows), console=screen.console(), auto_refresh=False) as live:
+    with Live(screen.table(_COLUMNS, _cells(rows)), auto_refresh=False) as live:
         while not _over(rows):
             SYSTEM.sleep(_EVERY_S)
             rows, _ = overview.look(only)
-            live.update(_table(rows), refresh=True)
+            live.update(screen.table(_COLUMNS, _cells(rows)), refresh=True)
 
 
 def _over(rows: Sequence[Row]) -> bool:
@@ -222,12 +225,12 @@ def _show(rows: Sequence[Row], as_json: bool) -> None:
     elif not rows:
         typer.echo("no job has been enlisted yet; `tenure enlist PLAN` does that")
     else:
-        screen.console().print(_table(rows))
+        screen.show(_COLUMNS, _cells(rows))
 
 
-def _table(rows: Sequence[Row]) -> screen.Table:
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
     shown = _shown_chars([row.job for row in rows])
-    cells = [
+    return [
         [
             row.job[:shown],
             row.experiment,
@@ -240,9 +243,6 @@ def _table(rows: Sequence[Row]) -> screen.Table:
         ]
         for row in rows
     ]
-    return screen.table(
-        ["job", "experiment", "stage", "phase", "attempt", "rung", "step", "reason"], cells
-    )
 
 
 def _shown_chars(jobs: Sequence[str]) -> int:

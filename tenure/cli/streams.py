@@ -26,7 +26,7 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the jo
 def events(
     job: JobName, follow: Follow = False, as_json: Json = False, config: Config = None
 ) -> None:
-    """Print the numbers that a job recorded, oldest first; with --json one object a line."""
+    """Print the numbers that a job recorded, oldest first."""
     place = open_workplace(config)
     execution = Execution(place.store, {}, SYSTEM, operator())
     found = find_job(place, job)

@@ -60,10 +60,14 @@ def find_job(place: Workplace, name: str) -> str:
     if len(found) > 1:
         more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         listed = ", ".join(found[:_LISTED])
-        raise UsageError(f"{len(found)} jobs begin with {prefix!r}: {listed}{more}; write more of it")
+        raise UsageError(
+            f"{len(found)} jobs begin with {prefix!r}: {listed}{more}; write more of it"
+        )
     if len(prefix) == _ID_CHARS and not isinstance(place.store.read(keys.job(prefix)), Missing):
         return prefix
-    raise UsageError(f"no job in {place.store.url} begins with {prefix!r}; `tenure status` lists them")
+    raise UsageError(
+        f"no job in {place.store.url} begins with {prefix!r}; `tenure status` lists them"
+    )
 
 
 def known_jobs(store: Store) -> dict[str, str]:
@@ -71,7 +75,8 @@ def known_jobs(store: Store) -> dict[str, str]:
     found = {job: record.experiment for record in plan_records(store) for job in record.jobs}
     for row in store.list(keys.WITNESSES):
         experiment, _, file = row.key.removeprefix(keys.WITNESSES).partition("/")
-        found.setdefault(file.removesuffix(".json"), experiment)
+        if file.endswith(".json"):  # anything else is no witness
+            found.setdefault(file.removesuffix(".json"), experiment)
     return found
 
 

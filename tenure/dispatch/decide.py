@@ -193,7 +193,9 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
         return f"protocol: {w.reason}"
     fruitless = w.attempt - (w.pointer.attempt if w.pointer else 0) if w else 0
     if fruitless >= FRUITLESS_BUDGET:
-        return f"{fruitless} attempts in a row ended without a milestone; the last: {w and w.reason}"
+        return (
+            f"{fruitless} attempts in a row ended without a milestone; the last: {w and w.reason}"
+        )
     if view.unclaimed >= FRUITLESS_BUDGET:
         return f"{view.unclaimed} launches in a row never claimed it"
     if view.rejections >= REJECTED_BUDGET:

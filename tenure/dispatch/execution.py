@@ -146,7 +146,9 @@ class Execution:
                     break
                 late = bool(offset) and attempt != newest and attempt in seen
                 text = found.body.decode("utf-8", "replace").splitlines()
-                records += [f"[deposed attempt {int(attempt)}] {line}" for line in text] if late else text
+                records += (
+                    [f"[deposed attempt {int(attempt)}] {line}" for line in text] if late else text
+                )
                 seen[attempt] = number
         end = isinstance(state, Finished) and not incomplete
         return Slice(tuple(records), json.dumps(seen), incomplete, end)

@@ -210,6 +210,8 @@ class Dispatcher:
         if isinstance(outcome, Unsettled):
             launched = stored.witness.launched if stored.witness else 0
             memory.pending = PendingLaunch(launched + 1, rung.name, reason)
+            if action.evidence == "vacant":
+                self._thaw(memory, outcome.reason)
         if not isinstance(outcome, Applied):
             return  # somebody else wrote; decided anew from what is there
         if action.evidence != "none" and stored.witness and stored.witness.phase == "expected":
@@ -217,6 +219,19 @@ class Dispatcher:
         memory.witness, memory.read_etag = outcome.witness, outcome.etag
         memory.etag, memory.residue, memory.age_s = outcome.etag, outcome.witness.residue, 0.0
         self._make(memory, rung, outcome.witness.launched, reason)
+
+    def _thaw(self, memory: JobMemory, reason: str) -> None:
+        """Close the bill of a lapsed holder that the reservation could not be written over.
+
+        A process frozen inside a conditional write of a directory store holds the key's lock for as
+        long as it is frozen; ending it frees the lock, and its lease has run out anyway.
+        """
+        w = memory.witness
+        launch = w.holder.launch if w and w.holder else 0
+        bill = self.world.bills.get((memory.job, launch))
+        if bill and self._clock.monotonic_s() >= bill.retry_at_s:
+            words = f"its lease ran out and the store did not take the next launch ({reason})"
+            self._release(decide.ReleaseBill(memory.job, launch, bill.rung), words)
 
     def _make_pending(self) -> None:
         """Launch what we reserved without an answer and now read as written."""

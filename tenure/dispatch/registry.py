@@ -80,4 +80,6 @@ def build_dispatcher(
     only: Sequence[str] | None = None,
 ) -> Dispatcher:
     """A dispatcher over the settings' store and ladder."""
-    return Dispatcher(store or open_settings_store(settings), build_rungs(settings, clock, only), clock)
+    return Dispatcher(
+        store or open_settings_store(settings), build_rungs(settings, clock, only), clock
+    )

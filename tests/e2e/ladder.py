@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -66,10 +67,8 @@ class Ladder:
 
 def send(pid: int, number: signal.Signals) -> None:
     """A real signal to a real process that may just have ended."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def pointer_line(ladder: Ladder, job: str, pointer: Pointer) -> list[Manifest]:

@@ -40,15 +40,16 @@ def number(config: Mapping[str, object], key: str, default: float) -> float:
 
 class Orbit:
     """Config: ``steps`` (100), ``pause_s`` per step (0), ``level`` (1) and ``noise`` (0.01) of the
-    loss, ``score`` (0.5) of the backtest."""
+    loss, ``score`` (0.5) of the backtest, ``padding`` bytes (0) of a snapshot."""
 
     def train(self, tenure: Tenure, config: Mapping[str, object], seed: int) -> dict[str, object]:
         steps, pause_s = number(config, "steps", 100), number(config, "pause_s", 0)
+        padding = "x" * int(number(config, "padding", 0))
         resumed = tenure.resume(lambda folder: json.loads((folder / STATE).read_text())["state"])
         state: int = seed if resumed is None else resumed
 
         def save(folder: Path) -> None:
-            record = {"state": state, "seed": seed, "pid": os.getpid()}
+            record = {"state": state, "seed": seed, "pid": os.getpid(), "padding": padding}
             (folder / STATE).write_text(json.dumps(record))
 
         while tenure.step_number < steps:

@@ -23,7 +23,8 @@ from tenure.dispatch.decide import (
     decide,
 )
 from tenure_protocol.lease.machine import Watched
-from tenure_protocol.records import Announced, Holder, Launch as Launched, Pointer, Witness
+from tenure_protocol.records import Announced, Holder, Pointer, Witness
+from tenure_protocol.records import Launch as Launched
 
 RUNG = RungView("local", ALL_KINDS, Capacity(1, 2, 60.0))
 LONG = Watched(1000.0, 1000.0)
@@ -117,9 +118,7 @@ def test_a_full_ladder_and_a_parked_rung_say_so() -> None:
         "nobody has run it yet; all 2 slots of rung local are taken",
     )
     parked = replace(RUNG, parked_until_s=112.0, parked_for="NoSlots: none left")
-    assert one(job(), rung=parked)[1].endswith(
-        "rung local is parked for 12 s (NoSlots: none left)"
-    )
+    assert one(job(), rung=parked)[1].endswith("rung local is parked for 12 s (NoSlots: none left)")
 
 
 def test_a_lapsed_launch_is_closed_when_its_own_slot_is_needed() -> None:
@@ -170,12 +169,10 @@ def test_budgets() -> None:
 
 
 def test_priority_goes_first_and_slots_are_not_sold_twice() -> None:
-    views = tuple(
-        replace(job(), job=f"j{n}", priority=n, order=n) for n in range(4)
-    )
-    decisions = dict(
-        (action.job, action) for action, _ in decide(Snapshot(views, (), {"local": RUNG}), 0.0)
-    )
+    views = tuple(replace(job(), job=f"j{n}", priority=n, order=n) for n in range(4))
+    decisions = {
+        action.job: action for action, _ in decide(Snapshot(views, (), {"local": RUNG}), 0.0)
+    }
     launched = {name for name, action in decisions.items() if isinstance(action, Launch)}
     assert launched == {"j3", "j2"}
 

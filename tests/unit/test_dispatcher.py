@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -37,7 +38,9 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Lease, acquire, change, read_witness
 from tenure_protocol.lease.machine import Finish, Release
 from tenure_protocol.records import Intent, JobSpec, Refusal, SettlementRecord, load
-from tenure_protocol.store.api import Found, Outcome, StoreSilent, Unknown as NoAnswer
+from tenure_protocol.store.api import Found, Outcome, Store, StoreSilent
+from tenure_protocol.store.api import Unknown as NoAnswer
+from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
 
 
@@ -46,7 +49,9 @@ class ListingRunner:
 
     JOB_KINDS: ClassVar[frozenset[str]] = ALL_KINDS
 
-    def __init__(self, name: str = "here", config: Mapping[str, object] = {}, site: Site | None = None):
+    def __init__(
+        self, name: str = "here", config: Mapping[str, object] = {}, site: Site | None = None
+    ):
         self.launched: list[Job] = []
         self.released: list[Receipt] = []
         self.failures: list[Exception] = []
@@ -70,7 +75,7 @@ class ListingRunner:
 class Bench:
     """A store, a runner, a dispatcher and some jobs."""
 
-    def __init__(self, count: int = 1, store: MemoryStore | None = None) -> None:
+    def __init__(self, count: int = 1, store: Store | None = None) -> None:
         self.store = store or MemoryStore()
         self.runner = ListingRunner()
         self.dispatcher = self.another()
@@ -160,7 +165,7 @@ def test_a_launch_known_to_have_failed_is_made_again_after_its_parking(failure: 
     bench.dispatcher.tick()
     assert bench.runner.launched == []
     tick = bench.dispatcher.tick()
-    assert f"parked" in tick.reason(bench.jobs[0])
+    assert "parked" in tick.reason(bench.jobs[0])
     assert type(failure).__name__ in tick.reason(bench.jobs[0])
     bench.dispatcher._parked["local"].until_s = 0.0
     bench.dispatcher.tick()
@@ -263,6 +268,26 @@ def test_a_silent_store_deposes_nobody_and_starts_the_watch_anew() -> None:
     bench.dispatcher.tick()
     state = Execution(store, {}, SYSTEM, "t").status(bench.jobs[0])
     assert isinstance(state, Running)
+
+
+def test_a_holder_frozen_inside_a_write_is_ended_once_its_lease_is_gone(tmp_path: Path) -> None:
+    """SIGSTOP between lock and rename: the lock stays with the frozen process until it ends."""
+    store = DirectoryStore(tmp_path)
+    store.deadline_s = 0.1
+    bench = Bench(1, store)
+    bench.dispatcher.tick()
+    key = keys.witness_of(bench.specs[0])
+    lease = acquire(store, key, bench.jobs[0], 1, 0.5, 1.0, SYSTEM)  # a lease of half a second
+    assert isinstance(lease, Lease)
+    with contextlib.ExitStack() as frozen:
+        assert frozen.enter_context(store._locked(key))
+        ended = bench.runner.release
+        bench.runner.release = lambda receipt: (frozen.close(), ended(receipt))[1]  # type: ignore[method-assign]
+        end_s = SYSTEM.monotonic_s() + 30.0
+        while not [job for job in bench.runner.launched if job.launch == 2]:
+            assert SYSTEM.monotonic_s() < end_s, bench.dispatcher.look().decisions
+            bench.dispatcher.tick()
+            SYSTEM.sleep(0.1)
 
 
 def test_a_reservation_without_an_answer_is_launched_once() -> None:

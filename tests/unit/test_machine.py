@@ -320,7 +320,8 @@ class Histories(RuleBasedStateMachine):
         assert new.barrier >= before.barrier, "the barrier never falls"
         if isinstance(event, Claim):
             assert event.launch > before.barrier or event.launch == before.barrier == 0
-            assert not before.held_back and before.phase not in ("revoked", "finished", "cancelled")
+            assert old is None or old.phase in ("expected", "held", "released")
+            assert not before.held_back
         if isinstance(event, Reserve):
             assert not before.held_back
         if new.pointer != before.pointer:

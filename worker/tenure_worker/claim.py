@@ -17,6 +17,7 @@ from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import Corrupt, encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Elsewhere, Lease, Silent, Superseded, acquire
+from tenure_protocol.lease.machine import Release
 from tenure_protocol.records import JobSpec, Refusal, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
@@ -57,7 +58,11 @@ def claim(
     if spec.requires is not None:
         refuse_mismatch(spec, found, store, number, clock)
     lease = _acquired(spec, store, number, clock)
-    tenure = Tenure(spec, store, lease, clock, found)
+    try:
+        tenure = Tenure(spec, store, lease, clock, found)
+    except OSError as error:  # no room for a temporary folder: let another machine have the job
+        lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, str(error)))
+        raise Stopped(exits.RELEASED, str(error)) from error
     with _stopping(tenure), tenure:
         yield tenure
 

@@ -230,6 +230,7 @@ class Tenure:
             if self._stopped is not None:  # the experiment swallowed it
                 raise self._stopped from error
             if error is None and not self._ended:
+                self._await_snapshot()
                 self._release(exits.RELEASED, "the block ended without finish(result)")
             elif error is not None and not self._ended:
                 self._fail(error)
@@ -240,12 +241,14 @@ class Tenure:
         """End or release the job for an exception of the experiment, by its class."""
         words = f"{type(error).__name__}: {error}"
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            self._await_snapshot()
             self._release(exits.RELEASED, "interrupted")
         if isinstance(error, Corrupt):
             self._release(exits.PROTOCOL, str(error))
         code = exits.classify(error)
         self._journal.line("".join(traceback.format_exception(error)))
         if code != exits.CODE_ERROR:
+            self._await_snapshot()
             self._release(code, words)
         tail = "".join(traceback.format_exception(error))[-_REASON_CHARS:]
         self._end(code, tail, {})
@@ -385,6 +388,17 @@ class Tenure:
                 return
             if not self._carrier.busy and (not self._move or self._now() < self._retry_s):
                 self._clock.sleep(_WAIT_S)
+
+    def _await_snapshot(self) -> None:
+        """Before giving the tenure back: a snapshot on its way is worth a short wait."""
+        until_s = self._now() + STOP_GRACE_S
+        try:
+            self._wait(
+                lambda: not self._in_transit or self._now() >= until_s,
+                "the last snapshot is on its way",
+            )
+        except Exception as error:  # it cannot be delivered; what ends the attempt is told already
+            self._journal.line(f"tenure: the last snapshot is lost ({error})")
 
     def _settle(self, until_s: float) -> None:
         """Wait for the write in flight, at most until ``until_s``."""

@@ -1,0 +1,134 @@
+"""What every stage, sensor and schedule works with, from ``tenure.toml`` and the environment.
+
+One workshop is kept for the life of a process, because a dispatcher's gapless watch of the witnesses
+lives in its memory: sensor ticks run in one long-living code server.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+
+from assets.chain import Chain
+from assets.stage import Context, Report
+from gates.warrant import DeployKey, load_deploy_key
+from pipelines.plays import Play
+from tenure.bad_input import did_you_mean
+from tenure.dispatch.registry import build_dispatcher, open_settings_store
+from tenure.errors import UsageError
+from tenure.plan.file import Plan, load_plans
+from tenure.settings import Settings, load_settings
+from tenure_protocol.clock import SYSTEM, Clock
+from tenure_worker import code
+
+Key = Callable[[], DeployKey]
+
+
+class Workshop:
+    """The settings' store, one dispatcher over it, and the plans' chains."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock = SYSTEM,
+        plan: Plan | None = None,
+        report: Report | None = None,
+        key: Key | None = None,
+    ) -> None:
+        """``plan`` replaces all plans that the settings find; ``key`` the settings' deploy key."""
+        self.settings = settings
+        self.clock = clock
+        self.store = open_settings_store(settings)
+        self.dispatcher = build_dispatcher(settings, self.store, clock)
+        self._plan = plan
+        self._report = report
+        self._key = key or (lambda: load_deploy_key(settings.gates.deploy_key, settings.root))
+        self.plays: dict[str, Play] = {}  # by plan, kept between the sensor's ticks
+        self._chains: dict[str, tuple[object, Chain]] = {}
+
+    def plans(self) -> dict[str, Plan]:
+        """The plans by name. Raises UsageError."""
+        found = [self._plan] if self._plan else load_plans(self.settings)
+        return {plan.name: plan for plan in found}
+
+    def context(self, plan: str) -> Context:
+        """What the stages of a plan work with; the same chain for the life of this process.
+
+        Code that is edited while a run lasts changes nothing of it: its workers refuse to run other
+        code than was enlisted, and say so. Raises UsageError or StoreOutOfReach.
+        """
+        plans = self.plans()
+        if plan not in plans:
+            raise UsageError(
+                f"the experiment {plan!r} has no plan; {did_you_mean(plan, plans)} "
+                f"(found by [plans] paths below {self.settings.root})"
+            )
+        return self.context_of(plans[plan])
+
+    def context_of(self, plan: Plan, fresh: bool = False) -> Context:
+        """The same for a plan at hand; ``fresh`` looks again at its code and data."""
+        terms = plan.model_dump_json()
+        kept = self._chains.get(plan.name)
+        mark = (terms, code_and_data(plan, self.settings)) if fresh or not kept else None
+        if kept is None or kept[1].plan != plan or (mark and kept[0] != mark):
+            mark = mark or (terms, code_and_data(plan, self.settings))
+            kept = mark, Chain(self.store, plan, self.settings, self.clock)
+            self._chains[plan.name] = kept
+        return Context(
+            self.store, kept[1], self.dispatcher, self.clock, self._report, deploy_key=self._key
+        )
+
+    def play(self, plan: Plan) -> Play:
+        """The plan's play as the last tick left it, or a new one when anything of it changed."""
+        context = self.context_of(plan, fresh=True)
+        kept = self.plays.get(plan.name)
+        if kept is None or kept.context.chain is not context.chain:
+            kept = self.plays[plan.name] = Play(context)
+        return kept
+
+    def close(self) -> None:
+        """Let the background watch end; workers go on."""
+        self.dispatcher.stop_watching()
+
+
+def code_and_data(plan: Plan, settings: Settings) -> object:
+    """What tells cheaply whether the code or the data of a plan changed: data by size and time."""
+    code.add_code_path(settings.root)
+    try:
+        files = getattr(code.load_experiment(plan.experiment), "data_files", None)
+        stats = [Path(file).stat() for file in files()] if callable(files) else []
+        return code.code_digest(plan.experiment), [(s.st_size, s.st_mtime_ns) for s in stats]
+    except (code.BadEntryPoint, OSError) as error:
+        raise plan.error(("experiment",), str(error)) from error
+
+
+_OPEN: dict[str | None, Workshop] = {}
+
+
+def workshop(config: str | None = None) -> Workshop:
+    """The workshop of this process for a settings file; made anew when its settings changed.
+
+    Raises UsageError or StoreOutOfReach.
+    """
+    settings = load_settings(Path(config) if config else None)
+    kept = _OPEN.get(config)
+    if kept is None or kept.settings != settings:
+        opened = Workshop(settings)
+        if kept is not None:
+            kept.close()
+        _OPEN[config] = kept = opened
+    return kept
+
+
+class TenureResource(dg.ConfigurableResource[None]):
+    """``tenure.toml``: without ``config`` found as the command line finds it."""
+
+    config: str | None = None
+
+    def workshop(self) -> Workshop:
+        """The process's workshop. Raises UsageError or StoreOutOfReach."""
+        return workshop(self.config)
+
+    def context(self, plan: str) -> Context:
+        """What the stages of a plan work with. Raises UsageError or StoreOutOfReach."""
+        return self.workshop().context(plan)

@@ -1,0 +1,1 @@
+"""What ``tenure init`` writes into a user's folder; ``{braces}`` are filled in."""
