@@ -38,7 +38,7 @@ from tenure_protocol.records import (
     Witness,
     environment_digest,
 )
-from tenure_protocol.store.api import Store, StoreSilent
+from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
 from tenure_worker import code, stages
 from tenure_worker.snapshot import read_manifest
@@ -90,8 +90,11 @@ class Chain:
         try:
             self._code = code.code_digest(plan.experiment)
             self._data = code.data_digest(code.load_experiment(plan.experiment))
-        except (code.BadEntryPoint, OSError) as error:
+        except code.BadEntryPoint as error:
             raise plan.error(("experiment",), str(error)) from error
+        except Exception as error:  # the user's __init__ or data_files()
+            words = f"{plan.experiment} cannot be used: {type(error).__name__}: {error}"
+            raise plan.error(("experiment",), words) from error
         promote = plan.promote
         self._promote = Promote(
             promote.metric, promote.direction, promote.margin, promote.min_score, promote.alpha
@@ -211,20 +214,39 @@ class Chain:
     def _collect(self, stage: str, specs: Sequence[JobSpec]) -> list[Done]:
         found, still_open, failed = [], [], []
         for spec in specs:
-            done = self._final.get(spec.id) or self._done(spec)
-            if done is None:
-                still_open.append(spec.id)
-            elif isinstance(done, str):
-                failed.append(done)
-            else:
+            done = self._final.get(spec.id) or self._newest_run(spec)
+            if isinstance(done, Done):
                 self._final[spec.id] = done
                 found.append(done)
+            elif isinstance(done, JobSpec):
+                still_open.append(done.id)
+            else:
+                failed.append(done)
         if failed:
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             raise Blocked(f"{stage}: {failed[0]}{more}")
         if still_open:
             raise Incomplete(stage, still_open)
         return found
+
+    def _newest_run(self, spec: JobSpec) -> Done | str | JobSpec:
+        """What became of a job, or of its newest retry; the spec of the run that is open."""
+        while True:
+            done = self._done(spec)
+            if done is None:
+                return spec
+            if isinstance(done, Done):
+                return done
+            retry = replace(spec, run=spec.run + 1)
+            if not self._enlisted(retry):
+                return done
+            spec = retry
+
+    def _enlisted(self, spec: JobSpec) -> bool:
+        try:
+            return not isinstance(self._store.read(keys.job(spec.id)), Missing)
+        except StoreSilent as error:
+            raise StoreOutOfReach(str(error)) from error
 
     def _done(self, spec: JobSpec) -> Done | str | None:
         """A finished job; a sentence for one that ended otherwise; ``None`` for an open one."""

@@ -11,12 +11,10 @@ import typer
 from assets.chain import Chain
 from tenure.cli import screen
 from tenure.cli.workplace import Config, Json, open_workplace
-from tenure.errors import UsageError
 from tenure.plan.enlist import enlist as write_jobs
 from tenure.plan.file import Plan, load_plan, load_plans
 from tenure.settings import Settings
 from tenure_protocol.clock import SYSTEM
-from tenure_protocol.store.api import Store
 
 _STAGE = "training"
 
@@ -34,7 +32,7 @@ def enlist(
     found = load_plan(plan, place.settings, check_import=True)
     _check_only(found, place.settings)
     with screen.working(f"enlisting {found.name}"):
-        specs = _chain(place.store, found, place.settings).specs(_STAGE)
+        specs = Chain(place.store, found, place.settings, SYSTEM).specs(_STAGE)
         jobs = write_jobs(place.store, found.name, found.name, specs, found.terms(), SYSTEM)
     if as_json:
         typer.echo(json.dumps({"plan": found.name, "stage": _STAGE, "jobs": jobs}))
@@ -52,14 +50,3 @@ def _check_only(plan: Plan, settings: Settings) -> None:
             raise plan.error(
                 ("name",), f"{plan.name!r} is the name of {other.file} too; rename one"
             )
-
-
-def _chain(store: Store, plan: Plan, settings: Settings) -> Chain:
-    """The plan's chain. What the experiment raises while it is made is the plan's mistake."""
-    try:
-        return Chain(store, plan, settings, SYSTEM)
-    except UsageError:
-        raise
-    except Exception as error:  # of __init__ or data_files of somebody's class
-        words = f"{type(error).__name__}: {error}"
-        raise plan.error(("experiment",), f"it cannot be made: {words}") from error

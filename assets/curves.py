@@ -18,6 +18,7 @@ from tenure_protocol.store.api import Missing, StoreSilent
 from tenure_worker.stages import BACKTEST_FILE
 
 MAX_CURVES = 24  # more lines than that cannot be told apart
+LOG_ABOVE = 20.0  # largest value over smallest, from which the axis is logarithmic
 _NOT_A_LOSS = frozenset({"at_s", "step", "epoch"})
 _REFERENCES = ("buy_and_hold", "benchmark")
 
@@ -156,6 +157,9 @@ def _draw(curves: Sequence[Curve], x_name: str, y_name: str) -> bytes:
             label=None if curve.group in seen else curve.group,
         )
         seen.add(curve.group)
+    values = [value for curve in curves for value in curve.y]
+    if min(values) > 0 and max(values) > LOG_ABOVE * min(values):
+        axes.set_yscale("log")  # one bad first epoch would flatten all the rest
     axes.set_xlabel(x_name)
     axes.set_ylabel(y_name)
     axes.grid(alpha=0.3)

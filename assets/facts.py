@@ -91,8 +91,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
 
 
 def said(verdicts: Sequence[Verdict]) -> str:
-    """The verdicts as lines, in the words of ``tenure gate check``."""
-    return "\n".join(f"{v.gate}: {v.verdict}: {v.reason}" for v in verdicts)
+    """The verdicts in the words of ``tenure gate check``; on one line, as the page would join them."""
+    return ". ".join(f"{v.gate}: {v.verdict}: {v.reason}" for v in verdicts)
 
 
 def member_table(record: ModelRecord) -> Table:

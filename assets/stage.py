@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from assets.chain import Chain, Done
+from assets.chain import Chain, Done, Incomplete
 from gates.warrant import DeployKey
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.errors import Blocked
@@ -49,6 +49,15 @@ def complete(context: Context, stage: str) -> list[Done]:
     Raises ``Blocked`` with one sentence when a job ended otherwise or is stopped by a corrupt object.
     """
     ids = enlist_stage(context, stage)
+    while True:
+        _follow(context, stage, ids)
+        try:
+            return context.chain.done(stage)
+        except Incomplete as error:  # a retry of a job that ended otherwise is under way
+            ids = list(error.jobs)
+
+
+def _follow(context: Context, stage: str, ids: list[str]) -> None:
     report = context.report
 
     def tell(tick: Tick) -> None:
@@ -60,4 +69,3 @@ def complete(context: Context, stage: str) -> list[Done]:
     broken = [memory.broken for job in ids if (memory := jobs.get(job)) and memory.broken]
     if broken:
         raise Blocked(f"{stage}: {broken[0]}")
-    return context.chain.done(stage)

@@ -18,6 +18,7 @@ class Standing:
     finished: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stage: str | None = None  # the first unfinished one; None: all are finished
     jobs: tuple[str, ...] = ()  # its jobs, those that are finished too
+    open: tuple[str, ...] = ()  # what it waits for: jobs of its own, or retries of them
     blocked: str | None = None  # why the chain ends here
 
     def __post_init__(self) -> None:
@@ -35,13 +36,13 @@ def standing(chain: Chain) -> Standing:
         ids: tuple[str, ...] = ()
         try:
             ids = tuple(spec.id for spec in chain.specs(stage))
-            chain.done(stage)
+            ids = tuple(done.spec.id for done in chain.done(stage))
             if stage == "deployment":
                 ids = (chain.second_generation().id,)
-        except Incomplete:
-            return Standing(finished, stage, ids)
+        except Incomplete as error:
+            return Standing(finished, stage, ids, error.jobs)
         except Blocked as error:
-            return Standing(finished, stage, ids, str(error))
+            return Standing(finished, stage, ids, blocked=str(error))
         finished[stage] = ids
     return Standing(finished)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from assets.chain import STAGES, Chain
@@ -15,7 +15,7 @@ from gates.deploy import Deployment
 from gates.verdict import Verdict
 from pipelines.home import open_instance
 from pipelines.resources import Key, Workshop
-from tenure.dispatch.loop import Tick
+from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.errors import Blocked, StoreOutOfReach
 from tenure.plan.file import Plan
 from tenure.settings import Settings
@@ -63,17 +63,18 @@ def run_chain(
     report: Report | None = None,
     watch: Watch | None = None,
     key: Key | None = None,
+    dispatcher: Dispatcher | None = None,
     clock: Clock = SYSTEM,
 ) -> ChainOutcome:
     """Run the chain job in this process against the home's instance; run again, it attaches.
 
     Every half second while a stage's jobs are open, ``report`` is called with the stage, the ids of
     its jobs and what the dispatcher did, and ``watch`` with the stage, its numbers and what its first
-    open job waits for. ``key`` replaces the settings' deploy key. Raises UsageError,
-    StoreOutOfReach, KeyboardInterrupt, and whatever is a bug.
+    open job waits for. ``key`` replaces the settings' deploy key, ``dispatcher`` one made of their
+    rungs. Raises UsageError, StoreOutOfReach, KeyboardInterrupt, and whatever is a bug.
     """
     listener = _Listener(report, watch)
-    workshop = Workshop(settings, clock, plan, listener, key)
+    workshop = Workshop(settings, clock, plan, listener, key, dispatcher)
     listener.workshop = workshop
     chain = workshop.context_of(plan).chain  # bad input is told before anything is written
     with open_instance(settings) as instance:
@@ -95,7 +96,7 @@ def run_chain(
         deployed = _deployed(chain, plan.name)
     except (StoreOutOfReach, StoreSilent) as error:
         verdicts, deployed = (), None
-        ended = _Ended(ended.summaries, ended.at, str(error), StoreOutOfReach.exit_code)
+        ended = replace(ended, reason=str(error), exit_code=StoreOutOfReach.exit_code)
     return ChainOutcome(
         plan=plan.name,
         stages=tuple(_stage(stage, ended, listener.counts, seconds) for stage in STAGES),
@@ -169,6 +170,7 @@ class _Ended:
     """What the run's events say: a summary for each stage, and where and why it ended."""
 
     summaries: Mapping[str, str]
+    counts: Mapping[str, Count]
     at: str | None  # the stage that ended the chain
     reason: str
     exit_code: int
@@ -179,12 +181,16 @@ class _Ended:
         from assets.materialize import EXIT_CODE, SUMMARY
 
         summaries: dict[str, str] = {}
+        counts: dict[str, Count] = {}
         check = ""
         for event in result.all_events:
             if event.event_type_value == "ASSET_MATERIALIZATION":
                 made = event.step_materialization_data.materialization
-                found = made.metadata.get(SUMMARY)
-                summaries[made.asset_key.path[-1]] = str(found.value) if found else ""
+                told = {name: value.value for name, value in made.metadata.items()}
+                stage = made.asset_key.path[-1]
+                summaries[stage] = str(told.get(SUMMARY, ""))
+                jobs, lost = told.get("jobs", 0), told.get("attempts_lost", 0)
+                counts[stage] = Count(int(str(jobs)), int(str(jobs)), int(str(lost)))
             elif event.event_type_value == "ASSET_CHECK_EVALUATION":
                 evaluation = event.asset_check_evaluation_data
                 if not evaluation.passed:
@@ -192,7 +198,7 @@ class _Ended:
             elif event.event_type_value == "STEP_FAILURE":
                 failure = event.step_failure_data
                 if check and failure.user_failure_data is None:
-                    return cls(summaries, check, "", Blocked.exit_code)
+                    return cls(summaries, counts, check, "", Blocked.exit_code)
                 if failure.user_failure_data is None:
                     assert failure.error is not None
                     raise RuntimeError(failure.error.to_string())
@@ -200,13 +206,14 @@ class _Ended:
                 at = next((s for s in STAGES if event.step_key == s), None) or _last(summaries)
                 return cls(
                     summaries,
+                    counts,
                     at,
                     failure.user_failure_data.description or "",
                     int(str(code.value)) if code else Blocked.exit_code,
                 )
         if not result.success:
             raise RuntimeError(f"Dagster's run {result.run_id} failed before any stage began")
-        return cls(summaries, None, "", 0)
+        return cls(summaries, counts, None, "", 0)
 
 
 def _last(summaries: Mapping[str, str]) -> str | None:
@@ -221,7 +228,11 @@ def _stage(
     if stage == ended.at:
         state, summary = "blocked", ended.reason or summary
     return StageOutcome(
-        stage, state, counts.get(stage, Count(0, 0, 0)), summary, seconds.get(stage, 0.0)
+        stage,
+        state,
+        ended.counts.get(stage) or counts.get(stage) or Count(0, 0, 0),
+        summary,
+        seconds.get(stage, 0.0),
     )
 
 

@@ -104,7 +104,7 @@ def warn_without_key(settings: Settings, console: Console) -> None:
 
 
 class Watching:
-    """A bar for every stage that has begun, fed by the stages' reports."""
+    """A bar for every stage that has begun; a line for each change where there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -117,9 +117,11 @@ class Watching:
         )
         self._bars: dict[str, TaskID] = {}
         self._console = console
+        self._told = ""
 
     def __enter__(self) -> Watching:
-        self._progress.start()
+        if self._console.is_terminal:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,11 +142,21 @@ class Watching:
 
     def watch(self, stage: str, found: Count, waiting: str) -> None:
         """Show the numbers of a stage, and what its first open job waits for."""
+        if not self._console.is_terminal:
+            line = f"{stage}: {found.words()}"
+            if line != self._told:
+                self._told = line
+                self._console.print(Text(line), soft_wrap=True)
+            return
         if stage not in self._bars:
             self._bars[stage] = self._progress.add_task(stage, total=found.jobs, words="")
         lost = f"{found.attempts_lost} lost; " if found.attempts_lost else ""
         words = escape(f"{lost}{waiting}")
-        self._progress.update(self._bars[stage], completed=found.finished, words=words)
+        bar = self._bars[stage]
+        total = self._progress.tasks[self._progress.task_ids.index(bar)].total or 0
+        # a retry is followed alone, so that what is open is subtracted from all there is
+        done = total - (found.jobs - found.finished)
+        self._progress.update(bar, completed=done, words=words)
 
 
 def show(outcome: ChainOutcome, console: Console) -> None:

@@ -56,8 +56,8 @@ class Play:
         self.stopped = None
         try:
             self.standing = standing(self.context.chain)
-            stage, jobs = self.standing.stage, self.standing.jobs
-            if stage is None or self.standing.blocked or known.keys() >= set(jobs):
+            stage = self.standing.stage
+            if stage is None or self.standing.blocked or known.keys() >= set(self.standing.open):
                 return False
             enlist_stage(self.context, stage)
         except (StoreOutOfReach, StoreSilent, Blocked, Corrupt, UsageError) as error:
@@ -71,8 +71,8 @@ class Play:
         if self.standing.blocked or self.stopped:
             return self.context.clock.monotonic_s() - self.looked_s >= LOOK_AGAIN_S
         known = self.context.dispatcher.world.jobs
-        jobs = self.standing.jobs
-        return bool(jobs) and all(job in known and known[job].final for job in jobs)
+        waited = self.standing.open
+        return bool(waited) and all(job in known and known[job].final for job in waited)
 
     def waits_for(self, tick: Tick) -> str:
         """What the plan waits for, with numbers."""
@@ -87,7 +87,7 @@ class Play:
         if found.stage is None:
             return f"{self.name}: all {len(STAGES)} stages are finished"
         words = count(self.context.dispatcher, found.jobs).words()
-        waiting = first_open(self.context.dispatcher, found.jobs)
+        waiting = first_open(self.context.dispatcher, found.open)
         reason = f" ({waiting}: {tick.reason(waiting)})" if waiting else ""
         return f"{self.name}: {found.stage}: {words}{reason}"
 

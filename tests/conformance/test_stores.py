@@ -16,6 +16,8 @@ from tenure.testing import store_checks
 from tenure_protocol.store.api import Outcome, Store
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
+from tenure_protocol.store.s3 import S3Store
+from tests.seaweed import Seaweed
 
 CHECKS = store_checks.all_checks()
 
@@ -24,7 +26,7 @@ CHECKS = store_checks.all_checks()
 class Backend:
     """How to make a fresh store, and which checks it cannot pass and why."""
 
-    fresh: Callable[[Path], Store]
+    fresh: Callable[[Path, Callable[[], Seaweed]], Store]
     cannot: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -42,10 +44,14 @@ class Blind(MemoryStore):
 
 IGNORES = "ignores conditions"
 BACKENDS = {
-    "directory": Backend(lambda folder: DirectoryStore(folder / uuid4().hex)),
-    "memory": Backend(lambda folder: MemoryStore()),
+    "directory": Backend(lambda folder, _: DirectoryStore(folder / uuid4().hex)),
+    "memory": Backend(lambda *_: MemoryStore()),
+    "seaweedfs": Backend(
+        lambda _, server: S3Store(server().url(uuid4().hex)),
+        cannot={"check_list_order": "SeaweedFS lists a folder's files as it keeps them"},
+    ),
     "blind": Backend(
-        lambda folder: Blind(),
+        lambda *_: Blind(),
         cannot={
             "check_create_twice": IGNORES,
             "check_create_equal_body_is_lost": IGNORES,
@@ -62,11 +68,11 @@ BACKENDS = {
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_store(backend: str, check: str, tmp_path: Path) -> None:
+def test_store(backend: str, check: str, tmp_path: Path, seaweed: Callable[[], Seaweed]) -> None:
     under_test = BACKENDS[backend]
 
     def make() -> Store:
-        return under_test.fresh(tmp_path)
+        return under_test.fresh(tmp_path, seaweed)
 
     if check in under_test.cannot:
         with pytest.raises(AssertionError):

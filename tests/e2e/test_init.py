@@ -81,8 +81,10 @@ def slow_down(folder: Path) -> None:
     file = folder / "experiments" / "first.py"
     step = "            tenure.step()\n"
     assert step in file.read_text()
-    file.write_text(file.read_text().replace(step, step + "            time.sleep(0.02)\n"))
+    file.write_text(file.read_text().replace(step, step + "            time.sleep(0.04)\n"))
     file.write_text(file.read_text().replace("import random\n", "import random\nimport time\n"))
+    settings = folder / "tenure.toml"  # a release then sends SIGTERM at once, in mid-training
+    settings.write_text(settings.read_text().replace("slots = 2", "slots = 2\nlinger_s = 0.2"))
 
 
 def slowly_enlisted(folder: Path, keep: int) -> list[str]:

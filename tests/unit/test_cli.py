@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from tenure.cli import app, group
+from tenure.cli import app, group, release
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
@@ -509,6 +509,19 @@ def test_release_shows_and_asks(tenure: Run, shop: Shop) -> None:
     assert ended.code == 2 and "IT IS ALIVE" in ended.err and "--yes" in ended.err
     assert "since step 100" in ended.err
     assert tenure("release", spec().id, "--launch", "7", "--yes").code == 2
+    assert list(shop.store.list(keys.UNSETTLED))
+
+
+def test_release_takes_no_for_an_answer(
+    tenure: Run, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.enlist(spec())
+    shop.apply(spec(), RESERVE)
+    shop.launched(spec())
+    monkeypatch.setattr(release, "_on_terminal", lambda: True)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    ended = tenure("release", spec().id)
+    assert ended.code == 1 and "nothing was done" in ended.err
     assert list(shop.store.list(keys.UNSETTLED))
 
 

@@ -100,7 +100,7 @@ OTHERS = [
     SettlementRecord("j", 1, "pending", "still there", 2.5, 60.0),
     SettlementRecord("j", 1, "closed", "gone", 2.5),
     Refusal("j", 0, "the environment differs", ("one", "two")),
-    PlanRecord("p", "e", ("a", "b"), {"team": "me", "budget": {"usd": 3}}, 2),
+    PlanRecord("p", "e", ("a" * 26, "b" * 26), {"team": "me", "budget": {"usd": 3}}, 2),
     ModelRecord(
         "e",
         2,

@@ -24,6 +24,7 @@ Direction = Literal["minimize", "maximize"]
 FINAL: frozenset[str] = frozenset({"finished", "cancelled"})
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_JOB_ID = re.compile(r"[a-z2-7]{26}")
 _RESIDUES = {"expected": 0, "released": 4, "finished": 5, "revoked": 6, "cancelled": 7}
 _ANNOUNCED = 3
 
@@ -331,6 +332,12 @@ class PlanRecord:
     terms: dict[str, object]  # team, priority, deadline_h, budget, rungs, promote, ...
     version: int = 0
     protocol: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        check_name(self.experiment, "experiment")
+        for job in self.jobs:
+            if not _JOB_ID.fullmatch(job):
+                raise ValueError(f"{job!r} is no job id")
 
 
 # ---------------------------------------------------------------------------------- models

@@ -71,8 +71,7 @@ def work(store: Store, job: str, launch: int, code_path: Path) -> int:
     except StoreSilent as error:
         raise Stopped(exits.STORE_GONE, str(error)) from error
     if spec.requires is not None:
-        _restart_with(fingerprint.environment_variables(spec.requires))
-        fingerprint.apply_determinism(spec.requires)
+        _pin(spec, store, launch)
     code.add_code_path(code_path.absolute())
     _same_code(spec, store, launch)
     try:
@@ -88,6 +87,18 @@ def work(store: Store, job: str, launch: int, code_path: Path) -> int:
         traceback.print_exc()
         return exits.CODE_ERROR
     return exits.FINISHED
+
+
+def _pin(spec: JobSpec, store: Store, launch: int) -> None:
+    """Set what a pinned job requires, as far as a process can; the rest is measured and compared."""
+    requires = spec.requires or {}
+    try:
+        variables = fingerprint.environment_variables(requires)
+        _restart_with(variables)
+        fingerprint.apply_determinism(requires)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"the environment it requires cannot be read ({type(error).__name__}: {error})"
+        refuse(spec.id, launch, reason, store, SYSTEM)
 
 
 def _same_code(spec: JobSpec, store: Store, launch: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
+from tenure_protocol import fingerprint
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, plain
 from tenure_protocol.lease import keys
@@ -26,7 +27,7 @@ from tenure_worker import exits, snapshot
 from tenure_worker.carrier import Answer, Carrier, Errand
 from tenure_worker.courier import Courier, Delivered, Parcel, Undeliverable
 from tenure_worker.exits import Stopped
-from tenure_worker.journal import Journal
+from tenure_worker.journal import FLUSH_EVERY_S, Journal
 
 S = TypeVar("S")
 
@@ -37,6 +38,7 @@ STOP_GRACE_S = 20.0  # for a last milestone after SIGTERM
 _RING = 64
 _WAIT_S = 0.05
 _REASON_CHARS = 2000
+_WARNINGS = 20  # differences named in the log of a job that moved to another environment
 
 
 class Tenure:
@@ -48,14 +50,14 @@ class Tenure:
         store: Store,
         lease: Lease,
         clock: Clock,
-        fingerprint: Mapping[str, object],
+        measured: Mapping[str, object],
     ) -> None:
         self.spec = spec
         self.step_number = 0
         self._store = store
         self._lease = lease
         self._clock = clock
-        self._fingerprint = dict(fingerprint)
+        self._fingerprint = dict(measured)
         self._now = clock.monotonic_s
         self._woken = True
         self._look_s = 0.0
@@ -125,12 +127,21 @@ class Tenure:
         folder = self.folder / "resume"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        self._fetch(self.spec.id, self._pointer, folder)
+        self._warn_of_change(self._fetch(self.spec.id, self._pointer, folder))
         state = load(folder)
         shutil.rmtree(folder, ignore_errors=True)
         self.step_number = self._began_at = self._last_milestone = self._pointer.step
         self._last_s = self._segment_s = self._now()
         return state
+
+    def _warn_of_change(self, manifest: Manifest) -> None:
+        """Research is warned, not stopped: this job goes on in another environment than before."""
+        differences = fingerprint.compare(manifest.fingerprint, self._fingerprint)
+        for difference in fingerprint.refusing(differences)[:_WARNINGS]:
+            self.log(
+                f"tenure: warning: the environment changed since attempt {manifest.attempt}: "
+                f"{difference.sentence()}; the model can no longer be made again bit by bit"
+            )
 
     def milestone(self, save: Callable[[Path], object]) -> None:
         """Write a snapshot: ``save(folder)`` writes its files here and now; the courier uploads.
@@ -283,7 +294,7 @@ class Tenure:
         measuring = self.step_number - self._began_at < MEASURED_AFTER
         # After silence the loop authorises again soon; the carrier never repeats by itself.
         again_s = now_s + self._pause_s()
-        self._look_s = 0.0 if measuring else max(due_s, again_s)
+        self._look_s = 0.0 if measuring else min(max(due_s, again_s), now_s + FLUSH_EVERY_S)
 
     def _authorise(self) -> None:
         """Let the carrier send one renewal, with whatever merged into it."""

@@ -88,7 +88,7 @@ class Store(Protocol):
         """Body, ETag and age of a key. Raises :class:`StoreSilent`."""
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Every key that begins with ``prefix``, in order. Raises :class:`StoreSilent`."""
+        """Every key that begins with ``prefix``, in no promised order. Raises StoreSilent."""
 
     def create(self, key: str, body: bytes) -> Outcome:
         """Write a key that must not exist yet."""

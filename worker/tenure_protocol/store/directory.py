@@ -194,6 +194,8 @@ class DirectoryStore:
                 raise  # it is the target's folder that does not exist
             return False
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # this machine's disk is full; the store is not silent
             raise StoreSilent(f"{key} could not be fetched ({_words(error)})") from error
         return True
 

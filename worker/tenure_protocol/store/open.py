@@ -8,12 +8,13 @@ from urllib.parse import unquote
 from tenure_protocol.store.api import Store, StoreUnusable
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
+from tenure_protocol.store.s3 import S3Store
 
 _MEMORY: dict[str, MemoryStore] = {}
 
 
 def open_store(url: str) -> Store:
-    """The store at ``file:/path`` or ``memory:name``.
+    """The store at ``file:/path``, ``s3://bucket/prefix?endpoint_url=...`` or ``memory:name``.
 
     A memory store lives in this process: the same name gives the same store. Raises
     :class:`StoreUnusable` with what is wrong and what to do.
@@ -23,7 +24,9 @@ def open_store(url: str) -> Store:
         return DirectoryStore(Path(unquote(rest.removeprefix("//"))))
     if scheme == "memory":
         return _MEMORY.setdefault(rest, MemoryStore(name=rest))
+    if scheme == "s3" and rest.strip("/"):
+        return S3Store(url)
     raise StoreUnusable(
-        f"the store URL {url!r} begins with no scheme this build opens; "
-        "use file:FOLDER (a local folder) or memory:"
+        f"the store URL {url!r} is none that can be opened; "
+        "use file:FOLDER (a local folder), s3://BUCKET/PREFIX or memory:"
     )

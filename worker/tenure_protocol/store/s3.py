@@ -8,7 +8,7 @@ total deadline, because a timeout per read lets a server that drips bytes hold i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
@@ -28,6 +28,7 @@ from tenure_protocol.store.api import (
     Unknown,
     Written,
     check_key,
+    is_key,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class S3Store:
         try:
             self._strict = _client(options, attempts=1, read_s=_READ_S)
             self._bulk = _client(options, attempts=_BULK_ATTEMPTS, read_s=_BULK_READ_S)
+        except ImportError as error:
+            raise StoreUnusable(
+                f"the store {self._name()} needs boto3; install the extra: tenure-worker[s3]"
+            ) from error
         except Exception as error:
             raise StoreUnusable(f"the store {self._name()} cannot be opened: {error}") from error
         self._check_bucket()
@@ -120,6 +125,8 @@ class S3Store:
         return self._asked(key, "read", get, beyond=b"")
 
     def list(self, prefix: str) -> Iterator[Entry]:
+        if prefix and not is_key(prefix.removesuffix("/")):
+            return  # no key begins like this; some servers would tidy it up and list others
         token: dict[str, object] = {}
         while True:
             page = self._page(prefix, token)
@@ -159,9 +166,7 @@ class S3Store:
             from botocore.exceptions import BotoCoreError, ClientError
 
             try:
-                answer = self._call(
-                    "put_object", self._strict, Key=full, Body=body, **condition
-                )
+                answer = self._call("put_object", self._strict, Key=full, Body=body, **condition)
             except ClientError as error:
                 code = _code(error)
                 if code in _REFUSED or (code in _GONE and "IfMatch" in condition):
@@ -279,7 +284,7 @@ def _age_s(answer: Mapping[str, object], modified: object) -> float:
     """Date of the answer minus LastModified, both the store's, in whole seconds; never negative."""
     metadata = cast("Mapping[str, Mapping[str, str]]", answer["ResponseMetadata"])
     now = parsedate_to_datetime(metadata["HTTPHeaders"]["date"])
-    written = cast(datetime, modified).astimezone(timezone.utc)
+    written = cast(datetime, modified).astimezone(UTC)
     return max(0.0, (now - written).total_seconds())
 
 

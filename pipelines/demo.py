@@ -1,0 +1,190 @@
+"""``tenure demo``: the example's plan with a worker killed and another stopped on the way.
+
+The demo has a home of its own, ``.tenure/demo``, with its own store, deploy key and settings, which
+it empties at its beginning. The faults are real signals to real processes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gates.warrant import make_key
+from runners.own_process import OwnProcessRunner
+from tenure.dispatch.contract import Receipt
+from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.world import Bill
+from tenure.errors import UsageError
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.records import Pointer, Witness
+from tenure_protocol.store.api import Store, StoreSilent
+from tenure_worker.exits import EXIT_CODES, LEASE_LOST
+from tenure_worker.snapshot import read_manifest
+
+PLAN = Path("examples/sp500/plan.yaml")
+STAGE = "training"  # where the faults happen
+MILESTONES = 3  # of a job, before its worker is harmed: in mid-run, with something to resume from
+
+SETTINGS = """\
+# Written by `tenure demo`. Look around with: tenure status --config {file}
+[store]
+url = "file:store"
+[runners.here]
+kind = "own_process"
+slots = 2
+grace_s = 120          # the stopped worker is to be woken, not killed
+[rungs.local]
+runner = "here"
+card = "cpu"
+price_class = "on_demand"
+price = {{currency = "usd", per_h = 0}}
+[gates]
+deploy_key = "file:deploy_key.pem"
+[plans]
+paths = ["{plan}"]
+[dagster]
+home = "dagster"
+"""
+
+
+def checkout() -> Path:
+    """The folder of the checkout this is installed from."""
+    found = importlib.util.find_spec("examples.sp500.experiment")
+    if found is None or found.origin is None:
+        raise UsageError("the example is not here; run the demo in a checkout, with `make demo`")
+    return Path(found.origin).parents[2]
+
+
+def prepare(home: Path) -> Path:
+    """Empty the demo's home, make its key and its settings; returns the settings' path."""
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    make_key(home / "deploy_key.pem")
+    file = home / "tenure.toml"
+    file.write_text(SETTINGS.format(file=file, plan=checkout() / PLAN))
+    return file
+
+
+@dataclass
+class _Victim:
+    """A job whose worker is harmed."""
+
+    job: str
+    launch: int
+    attempt: int
+    pointer: Pointer
+    receipt: Receipt
+    pid: int
+
+
+class Faults:
+    """Kills one worker in mid-run, stops another until its lease is gone, and wakes it."""
+
+    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._say = say
+        self.killed: _Victim | None = None
+        self.stopped: _Victim | None = None
+        self.woken = False
+        self.exit_code: int | None = None  # of the woken worker
+
+    def __call__(self, dispatcher: Dispatcher, stage: str, jobs: Sequence[str]) -> None:
+        """One look at the jobs of a stage; harms at most one worker."""
+        if stage == STAGE and self.killed is None:
+            self.killed = self._harm(dispatcher, jobs, signal.SIGKILL, "killed (SIGKILL)")
+        elif stage == STAGE and self.stopped is None:
+            self.stopped = self._harm(dispatcher, jobs, signal.SIGSTOP, "stopped (SIGSTOP)")
+        elif self.stopped and not self.woken:
+            self._wake_when_deposed(dispatcher, self.stopped)
+        elif self.stopped and self.exit_code is None:
+            self._take_exit_code(dispatcher, self.stopped)
+
+    def _harm(
+        self, dispatcher: Dispatcher, jobs: Sequence[str], number: signal.Signals, words: str
+    ) -> _Victim | None:
+        for job in jobs:
+            memory = dispatcher.world.jobs.get(job)
+            stored = dispatcher.world.read(memory) if memory else None
+            victim = self._victim(dispatcher, stored.witness) if stored and stored.witness else None
+            if victim is None or (self.killed and job == self.killed.job):
+                continue
+            psutil.Process(victim.pid).send_signal(number)
+            self._say(
+                f"the worker of job {job[:8]} is {words} in attempt {victim.attempt}, "
+                f"at step {victim.pointer.step} or later"
+            )
+            return victim
+        return None
+
+    def _victim(self, dispatcher: Dispatcher, w: Witness) -> _Victim | None:
+        """The live holder of a job in mid-run, if its process is known."""
+        if w.phase != "held" or w.holder is None or w.pointer is None:
+            return None
+        bill = dispatcher.world.bills.get((w.job, w.holder.launch))
+        pid = bill.receipt.handle.get("pid") if bill and bill.receipt else None
+        if w.pointer.ordinal < MILESTONES or bill is None or not isinstance(pid, int):
+            return None
+        return _Victim(w.job, w.holder.launch, w.attempt, w.pointer, _receipt(bill), pid)
+
+    def _wake_when_deposed(self, dispatcher: Dispatcher, victim: _Victim) -> None:
+        memory = dispatcher.world.jobs[victim.job]
+        w = memory.witness
+        if w is None or (w.phase == "held" and w.attempt == victim.attempt):
+            return
+        if w.phase == "expected":
+            return  # the lease is gone, but nobody has taken its place yet
+        self.woken = True
+        self._say(f"job {victim.job[:8]} is in attempt {w.attempt} now: its first worker is woken")
+        psutil.Process(victim.pid).send_signal(signal.SIGCONT)
+
+    def _take_exit_code(self, dispatcher: Dispatcher, victim: _Victim) -> None:
+        for rung in dispatcher.rungs.values():
+            if isinstance(rung.runner, OwnProcessRunner):
+                code = rung.runner.exit_code(victim.receipt)
+                if code is not None:
+                    self.exit_code = code
+                    words = EXIT_CODES.get(code, "not a worker's own code")
+                    self._say(f"the woken worker ended with code {code} ({words})")
+
+    def problems(self, witnesses: Callable[[str], Witness | None]) -> list[str]:
+        """What did not go as promised; empty when both jobs finished and nothing was mixed."""
+        if self.killed is None or self.stopped is None:
+            return ["the stage ended before a worker could be harmed"]
+        found = []
+        for victim in (self.killed, self.stopped):
+            w = witnesses(victim.job)
+            if w is None or w.phase != "finished" or w.exit_code != 0 or w.pointer is None:
+                found.append(f"job {victim.job} is not finished")
+            elif w.attempt < 2:
+                found.append(f"job {victim.job} was not taken over")
+            else:
+                found += self._mixed(victim, w.pointer)
+        if self.exit_code != LEASE_LOST:
+            found.append(f"the woken worker ended with code {self.exit_code}, not {LEASE_LOST}")
+        return found
+
+    def _mixed(self, victim: _Victim, pointer: Pointer) -> list[str]:
+        """Walk the line of pointers back: once a later attempt took over, no older one returns."""
+        newest = pointer.attempt
+        at: Pointer | None = pointer
+        try:
+            while at is not None:
+                if at.attempt > newest:
+                    return [f"job {victim.job}: attempt {newest} wrote after attempt {at.attempt}"]
+                newest = at.attempt
+                at = read_manifest(self._store, victim.job, at).parent
+        except (Corrupt, StoreSilent) as error:
+            return [str(error)]
+        return []
+
+
+def _receipt(bill: Bill) -> Receipt:
+    assert bill.receipt is not None
+    made = bill.receipt
+    return Receipt((bill.job,), made.runner, made.name, made.card, made.at_s, made.handle)

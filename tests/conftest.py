@@ -1,0 +1,27 @@
+"""What all tests may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests import seaweed as server
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], server.Seaweed]]:
+    """A real S3 server, started by the first test of the session that calls for it."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        started: list[server.Seaweed] = []
+
+        def get() -> server.Seaweed:
+            if not started:
+                patch.setenv("AWS_ACCESS_KEY_ID", server.ACCESS_KEY)
+                patch.setenv("AWS_SECRET_ACCESS_KEY", server.SECRET_KEY)
+                folder = tmp_path_factory.mktemp("seaweed") / "data"
+                started.append(stack.enter_context(server.running(folder)))
+            return started[0]
+
+        yield get
