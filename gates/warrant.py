@@ -293,7 +293,7 @@ def append(store: Store, envelope: bytes, clock: Clock = SYSTEM) -> tuple[int, s
 
 
 def _last(store: Store) -> tuple[int, str | None]:
-    found = [entry.key for entry in store.list(keys.WARRANTS)]
+    found = sorted(entry.key for entry in store.list(keys.WARRANTS))
     if found != [keys.warrant(number + 1) for number in range(len(found))]:
         raise BadWarrant(f"the log of warrants has a gap among its {len(found)} entries")
     if not found:
@@ -308,14 +308,14 @@ def read_log(store: Store) -> list[LogEntry]:
     """Every entry, the chain checked. Raises BadWarrant that names the entry, or Corrupt."""
     entries: list[LogEntry] = []
     previous: str | None = None
-    for row in store.list(keys.WARRANTS):
+    for key in sorted(row.key for row in store.list(keys.WARRANTS)):
         number = len(entries) + 1
-        if row.key != keys.warrant(number):
+        if key != keys.warrant(number):
             raise BadWarrant(f"the log of warrants lacks entry {number}")
-        found = store.read(row.key)
+        found = store.read(key)
         if isinstance(found, Missing):
-            raise StoreSilent(f"{row.key} is listed and cannot be read")
-        entry = load(LogEntry, found.body, row.key)
+            raise StoreSilent(f"{key} is listed and cannot be read")
+        entry = load(LogEntry, found.body, key)
         if (entry.number, entry.previous) != (number, previous):
             raise BadWarrant(
                 f"entry {number} of the log of warrants does not follow the one before"

@@ -19,8 +19,10 @@ from tenure.plan.file import Plan, load_plan
 from tenure.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from assets.stage import Report
     from assets.standing import Count
     from pipelines.chain_run import ChainOutcome
+    from tenure.dispatch.loop import Dispatcher
 
 _COLOURS = {
     "PASS": "green",
@@ -127,12 +129,18 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def run(self, settings: Settings, plan: Plan) -> ChainOutcome:
-        """The chain with this as its report; Ctrl-C ends it and leaves the workers."""
+    def run(
+        self,
+        settings: Settings,
+        plan: Plan,
+        report: Report | None = None,
+        dispatcher: Dispatcher | None = None,
+    ) -> ChainOutcome:
+        """The chain with this watching it; Ctrl-C ends it and leaves the workers."""
         from pipelines.chain_run import run_chain
 
         try:
-            return run_chain(settings, plan, watch=self.watch)
+            return run_chain(settings, plan, report, self.watch, dispatcher=dispatcher)
         except KeyboardInterrupt:
             self._progress.stop()
             self._console.print(

@@ -75,7 +75,8 @@ def read_history(store: Store, job: str) -> History:
     """Intents, newest settlements and refusals. Raises StoreSilent."""
     history = History()
     launches = f"jobs/{job}/launches/"
-    for row in [*store.list(launches), *store.list(keys.refusals(job))]:
+    rows = [*store.list(launches), *store.list(keys.refusals(job))]
+    for row in sorted(rows, key=lambda row: row.key):
         body = store.read(row.key)
         if isinstance(body, Missing):
             continue

@@ -36,6 +36,12 @@ class Ladder:
         self.runner = OwnProcessRunner("here", self._config, Site(CHECKOUT, SYSTEM))
         self.dispatcher = self.another()
 
+    def close(self) -> None:
+        """End every worker that is left, as after a test that failed half-way."""
+        for child in self.runner._children.values():
+            child.kill()
+            child.wait()
+
     def another(self) -> Dispatcher:
         """A further dispatcher, as after a restart."""
         capacity = OwnProcessRunner.capacity(self._config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tenure_protocol.records import JobSpec, Witness
 from tests.e2e.ladder import Ladder, check_one_line, send, writers
 from tests.orbit.experiment import uninterrupted
 
+MakeLadder = Callable[..., Ladder]
 STEPS = 120
 CONFIG: dict[str, object] = {"steps": STEPS, "pause_s": 0.03}
 
@@ -53,17 +55,23 @@ def kill_at_random(ladder: Ladder, kills: int, seed: int) -> list[JobSpec]:
     return specs
 
 
-def test_four_runs_killed_at_random_moments_all_finish(tmp_path: Path) -> None:
-    kill_at_random(Ladder(tmp_path), 4, seed=1)
+def test_four_runs_killed_at_random_moments_all_finish(
+    tmp_path: Path, make_ladder: MakeLadder
+) -> None:
+    kill_at_random(make_ladder(tmp_path), 4, seed=1)
 
 
 @pytest.mark.soak
-def test_forty_runs_killed_at_random_moments_all_finish(tmp_path: Path) -> None:
-    kill_at_random(Ladder(tmp_path), 40, seed=2)
+def test_forty_runs_killed_at_random_moments_all_finish(
+    tmp_path: Path, make_ladder: MakeLadder
+) -> None:
+    kill_at_random(make_ladder(tmp_path), 40, seed=2)
 
 
-def test_a_stopped_worker_that_wakes_after_its_lease_changes_nothing(tmp_path: Path) -> None:
-    ladder = Ladder(tmp_path, slots=2, linger_s=60.0)
+def test_a_stopped_worker_that_wakes_after_its_lease_changes_nothing(
+    tmp_path: Path, make_ladder: MakeLadder
+) -> None:
+    ladder = make_ladder(tmp_path, slots=2, linger_s=60.0)
     (spec,) = ladder.orbits(1, CONFIG)
     dispatcher = ladder.dispatcher
     while not ((w := _witness(ladder, spec)) and w.pointer and w.pointer.ordinal >= 2):
@@ -83,9 +91,9 @@ def test_a_stopped_worker_that_wakes_after_its_lease_changes_nothing(tmp_path: P
     assert done[spec.id].attempt == 2
 
 
-def test_a_second_launch_of_one_job_finds_it_held(tmp_path: Path) -> None:
+def test_a_second_launch_of_one_job_finds_it_held(tmp_path: Path, make_ladder: MakeLadder) -> None:
     """A platform that creates twice: the second worker ends by itself and nothing is mixed."""
-    ladder = Ladder(tmp_path)
+    ladder = make_ladder(tmp_path)
     (spec,) = ladder.orbits(1, CONFIG)
     while not ladder.running():
         ladder.dispatcher.tick()
@@ -102,8 +110,8 @@ def test_a_second_launch_of_one_job_finds_it_held(tmp_path: Path) -> None:
     assert won == 0 and other in (12, 13)
 
 
-def test_a_dispatcher_that_dies_costs_nothing(tmp_path: Path) -> None:
-    ladder = Ladder(tmp_path)
+def test_a_dispatcher_that_dies_costs_nothing(tmp_path: Path, make_ladder: MakeLadder) -> None:
+    ladder = make_ladder(tmp_path)
     specs = ladder.orbits(3, CONFIG)
     for _ in range(5):
         ladder.dispatcher.tick()
@@ -114,8 +122,10 @@ def test_a_dispatcher_that_dies_costs_nothing(tmp_path: Path) -> None:
     assert {witness.attempt for witness in done.values()} == {1}, "nobody was launched twice"
 
 
-def test_sigterm_takes_one_last_milestone_and_another_worker_goes_on(tmp_path: Path) -> None:
-    ladder = Ladder(tmp_path)
+def test_sigterm_takes_one_last_milestone_and_another_worker_goes_on(
+    tmp_path: Path, make_ladder: MakeLadder
+) -> None:
+    ladder = make_ladder(tmp_path)
     (spec,) = ladder.orbits(1, CONFIG, every=1000)
     while not ((w := _witness(ladder, spec)) and w.phase == "held" and w.silence_s < 20.0):
         ladder.dispatcher.tick()

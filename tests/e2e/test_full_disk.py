@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tenure_protocol.records import JobSpec, Witness
 from tests.e2e.ladder import Ladder, check_one_line
 from tests.orbit.experiment import uninterrupted
 
+MakeLadder = Callable[..., Ladder]
 STEPS = 150
 CONFIG: dict[str, object] = {"steps": STEPS, "pause_s": 0.03}
 
@@ -57,8 +58,10 @@ def witness(ladder: Ladder, spec: JobSpec) -> Witness | None:
     return stored.witness if stored else None
 
 
-def test_a_full_store_moves_no_pointer_and_the_worker_works_on(small_disk: Path) -> None:
-    ladder = Ladder(small_disk)
+def test_a_full_store_moves_no_pointer_and_the_worker_works_on(
+    small_disk: Path, make_ladder: MakeLadder
+) -> None:
+    ladder = make_ladder(small_disk)
     (spec,) = ladder.orbits(1, CONFIG)
     while not ((w := witness(ladder, spec)) and w.pointer):
         ladder.dispatcher.tick()
@@ -78,13 +81,13 @@ def test_a_full_store_moves_no_pointer_and_the_worker_works_on(small_disk: Path)
 
 
 def test_a_full_scratch_disk_releases_the_job_and_says_so(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_ladder: MakeLadder
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(small_disk))
     (small_disk / "room").write_bytes(b"x" * 8192)
     fill(small_disk)
     (small_disk / "room").unlink()  # enough for a folder's name, too little for a snapshot
-    ladder = Ladder(tmp_path)
+    ladder = make_ladder(tmp_path)
     (spec,) = ladder.orbits(1, {**CONFIG, "padding": 64 << 10})
     done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)[spec.id]
     assert done.phase == "cancelled" and done.pointer is None
