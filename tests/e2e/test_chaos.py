@@ -17,7 +17,7 @@ from tests.orbit.experiment import uninterrupted
 
 MakeLadder = Callable[..., Ladder]
 STEPS = 120
-CONFIG: dict[str, object] = {"steps": STEPS, "pause_s": 0.03}
+CONFIG: dict[str, object] = {"steps": STEPS, "pause_s": 0.04}
 
 
 def check_finished(ladder: Ladder, specs: list[JobSpec], done: dict[str, Witness]) -> None:
@@ -36,7 +36,7 @@ def kill_at_random(ladder: Ladder, kills: int, seed: int) -> list[JobSpec]:
     """``kills`` jobs, each of whose first workers is killed at a moment of its own."""
     rng = random.Random(seed)
     specs = ladder.orbits(kills, CONFIG)
-    when_s = {spec.id: rng.uniform(0.2, 6.0) for spec in specs}
+    when_s = {spec.id: rng.uniform(0.2, 5.0) for spec in specs}
     seen_s: dict[str, float] = {}
     killed: set[str] = set()
 
@@ -48,7 +48,7 @@ def kill_at_random(ladder: Ladder, kills: int, seed: int) -> list[JobSpec]:
                 killed.add(bill.job)
                 send(pid, signal.SIGKILL)
 
-    done = ladder.dispatcher.follow([spec.id for spec in specs], 0.2, 400.0, kill)
+    done = ladder.dispatcher.follow([spec.id for spec in specs], 0.2, 900.0, kill)
     assert killed == {spec.id for spec in specs}
     check_finished(ladder, specs, done)
     assert ladder.dispatcher.drain(60.0), "bills were left open"
