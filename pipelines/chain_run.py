@@ -54,7 +54,7 @@ class ChainOutcome:
     reasons: tuple[str, ...]  # why nothing was deployed
     exit_code: int  # of the command: 0 deployed, 1 blocked, 2 bad input, 3 store out of reach
     run_id: str
-    drained: bool  # whether no launch of the store is left open
+    drained: bool  # whether no launch of the plan is left open
 
 
 def run_chain(
@@ -83,7 +83,7 @@ def run_chain(
             result = _execute(instance, workshop, plan)
             if _interrupted(result):
                 raise KeyboardInterrupt
-            drained = workshop.dispatcher.drain(DRAIN_S)
+            drained = workshop.dispatcher.drain(DRAIN_S, experiment=plan.name)
         finally:
             workshop.close()
         seconds = {

@@ -194,7 +194,7 @@ def show(outcome: ChainOutcome, console: Console) -> None:
     for reason in outcome.reasons:
         console.print(Text(f"Not deployed: {reason}", "red"), soft_wrap=True)
     if not outcome.drained:
-        console.print("A launch of this store is still open; the next dispatcher closes it.")
+        console.print("A launch of this plan is still open; the next dispatcher closes it.")
     if outcome.deployed is not None:
         console.print(f"Deployed: record {outcome.deployed.record}, seed {outcome.deployed.seed}")
         for what, key in places(outcome.deployed).items():

@@ -301,9 +301,10 @@ def paired_examples(
         "alpha": alpha,
         "examples": float(count),
     }
+    limit = "at most" if bound > 0 else "at least"
     said = (
-        f"over {count} paired examples the mean loss is {_worse(worse_by)}, at most "
-        f"{_short(bound)} worse at {_short(100 * (1 - alpha))} %, the margin is {_short(margin)}"
+        f"over {count} paired examples the mean loss is {_worse(worse_by)}, {limit} "
+        f"{_worse(bound)} at {_short(100 * (1 - alpha))} %, the margin is {_short(margin)}"
     )
     outcome: Outcome = "PASS" if p <= alpha else "BLOCK"
     return Finding("paired_examples", outcome, said, numbers)

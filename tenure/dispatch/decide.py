@@ -91,6 +91,14 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class HoldBack:
+    """Revoke and hold back a job whose holder was asked to pause and has lapsed instead."""
+
+    job: str
+    by: str
+
+
+@dataclass(frozen=True)
 class ReleaseBill:
     """Ask the platform to close the bill of a launch that has nothing to do any more."""
 
@@ -106,7 +114,7 @@ class Wait:
     job: str
 
 
-Action = Launch | Cancel | ReleaseBill | Wait
+Action = Launch | Cancel | HoldBack | ReleaseBill | Wait
 
 
 def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
@@ -158,6 +166,8 @@ def _of_job(
     evidence, why = _evidence(view)
     if evidence is None:
         return [(Wait(view.job), why)]
+    if w and w.phase == "held" and w.asked and w.asked.what == "pause":
+        return [(HoldBack(view.job, w.asked.by), f"{why}; {w.asked.by} had asked it to pause")]
     if over := _over(view, snapshot):
         return [(Cancel(view.job), over)]
     rung, wait = _rung(view, snapshot, free, now_s)

@@ -29,7 +29,7 @@ from tenure_protocol.clock import Clock, Task
 from tenure_protocol.codec import encode, short_id
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Stored, Unsettled, change
-from tenure_protocol.lease.machine import Cancel, Reserve
+from tenure_protocol.lease.machine import Cancel, Reserve, Revoke
 from tenure_protocol.records import Intent, LaunchReceipt, SettlementRecord, Witness
 from tenure_protocol.store.api import Store, StoreSilent
 from tenure_protocol.store.settle import create_once
@@ -105,7 +105,9 @@ class Dispatcher:
             if isinstance(action, decide.Launch):
                 self._launch(action, reason)
             elif isinstance(action, decide.Cancel):
-                self._cancel(action, reason)
+                self._write(action.job, Cancel(self.name, reason))
+            elif isinstance(action, decide.HoldBack):
+                self._write(action.job, Revoke(action.by, reason, held_back=True))
             elif isinstance(action, decide.ReleaseBill):
                 self._release(action, reason)
         return Tick(tuple(decisions), dict(self.world.troubles))
@@ -157,12 +159,23 @@ class Dispatcher:
                 return done
             self._clock.sleep(every_s)
 
-    def drain(self, for_s: float = 60.0, every_s: float = 0.5) -> bool:
-        """Step until no bill is open, at most ``for_s`` seconds; whether none is."""
+    def drain(
+        self, for_s: float = 60.0, every_s: float = 0.5, experiment: str | None = None
+    ) -> bool:
+        """Close bills until none is open (of one experiment, if named), at most ``for_s`` seconds.
+
+        Launches nothing. Returns whether none is left.
+        """
         end_s = self._clock.monotonic_s() + for_s
         while True:
-            self.tick()
-            if not self.world.bills:
+            for action, reason in self.look().decisions:
+                if isinstance(action, decide.ReleaseBill):
+                    self._release(action, reason)
+            jobs = self.world.jobs
+            if not any(
+                experiment is None or (job in jobs and jobs[job].experiment == experiment)
+                for job, _ in self.world.bills
+            ):
                 return True
             if self._clock.monotonic_s() >= end_s:
                 return False
@@ -313,14 +326,13 @@ class Dispatcher:
         parking.until_s = self._clock.monotonic_s() + backoff_s
         parking.reason = f"{type(error).__name__}: {error}"
 
-    def _cancel(self, action: decide.Cancel, reason: str) -> None:
-        memory = self.world.jobs[action.job]
+    def _write(self, job: str, event: Cancel | Revoke) -> None:
+        """Change a witness, if it still is what the decision was made from."""
+        memory = self.world.jobs[job]
         stored = self._reread(memory)
-        if stored is None:
-            return
-        key = keys.witness(memory.experiment, memory.job)
-        event = Cancel(self.name, reason)
-        change(self._store, key, memory.job, stored, event, self._clock)
+        if stored is not None:
+            key = keys.witness(memory.experiment, job)
+            change(self._store, key, job, stored, event, self._clock)
 
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:
         bill = self.world.bills.get((action.job, action.launch))

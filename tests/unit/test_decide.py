@@ -14,6 +14,7 @@ from tenure.dispatch.decide import (
     REJECTED_BUDGET,
     BillView,
     Cancel,
+    HoldBack,
     JobView,
     Launch,
     ReleaseBill,
@@ -23,7 +24,7 @@ from tenure.dispatch.decide import (
     decide,
 )
 from tenure_protocol.lease.machine import Watched
-from tenure_protocol.records import Announced, Holder, Pointer, Witness
+from tenure_protocol.records import Announced, Asked, Holder, Pointer, Witness
 from tenure_protocol.records import Launch as Launched
 
 RUNG = RungView("local", ALL_KINDS, Capacity(1, 2, 60.0))
@@ -99,6 +100,16 @@ def test_what_is_final_is_left(phase: str) -> None:
 def test_a_held_back_job_waits_for_its_operator() -> None:
     paused = witness("revoked", held_back=True, by="ann", reason="paused")
     assert one(job(paused)) == (Wait("j"), "held back by ann: paused")
+
+
+def test_a_pause_is_not_forgotten_when_its_holder_dies() -> None:
+    asked = witness("held", asked=Asked("pause", 60.0, "ann"))
+    assert one(job(asked, age_s=5.0))[0] == Wait("j")
+    action, reason = one(job(asked, age_s=13.0))
+    assert action == HoldBack("j", "ann")
+    assert reason.endswith("ann had asked it to pause")
+    yielding = witness("held", asked=Asked("yield", 60.0, "ann"))
+    assert one(job(yielding, age_s=13.0))[0] == Launch("j", "local", "vacant")
 
 
 def test_a_corrupt_job_stops_and_names_its_key() -> None:

@@ -127,6 +127,16 @@ def test_a_finished_job_is_settled_and_its_bill_forgotten() -> None:
     assert load(SettlementRecord, found.body, "s").outcome == "closed"
 
 
+def test_draining_closes_bills_and_launches_nothing() -> None:
+    bench = Bench(3)
+    bench.dispatcher.tick()
+    lease = bench.claim()
+    lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {}))
+    assert not bench.dispatcher.drain(0.1, 0.02), "the second job still runs"
+    assert len(bench.runner.launched) == 2
+    assert bench.dispatcher.drain(0.1, 0.02, experiment="another")
+
+
 def test_two_dispatchers_launch_once() -> None:
     bench = Bench(2)
     other = bench.another()
