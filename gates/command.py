@@ -16,13 +16,13 @@ from rich.text import Text
 from gates.check import check_record
 from gates.verdict import Verdict, deployable
 from tenure.bad_input import read_text
+from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.settings import Settings, load_settings
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord, load
-from tenure_protocol.store.api import Missing, Store, StoreSilent, StoreUnusable
-from tenure_protocol.store.open import open_store
+from tenure_protocol.store.api import Missing, Store, StoreSilent
 
 _ID = re.compile(r"[a-z2-7]{26}")
 _COLOURS = {"PASS": "green", "BLOCK": "red", "NOT_ENOUGH_SEEDS": "yellow"}
@@ -51,7 +51,7 @@ def check(
 ) -> None:
     """Ask every gate. Exit code 0: deployable, 1: not, 2: bad input, 3: store out of reach."""
     settings = load_settings(config)
-    store = _store(settings)
+    store = open_settings_store(settings)
     try:
         found = find_record(record, store, settings)
         verdicts = check_record(store, found) if found else [_no_retrain(record)]
@@ -78,7 +78,7 @@ def deploy(
     from gates.warrant import load_deploy_key
 
     settings = load_settings(config)
-    store = _store(settings)
+    store = open_settings_store(settings)
     try:
         found = find_record(record, store, settings)
         if found is None:
@@ -155,13 +155,6 @@ def _read(body: bytes, where: str) -> ModelRecord:
 def _no_retrain(plan: str) -> Verdict:
     reason = f"{plan} has no generation-2 record yet, so nothing of it can be deployed"
     return Verdict("generation", "BLOCK", reason)
-
-
-def _store(settings: Settings) -> Store:
-    try:
-        return open_store(settings.store_url)
-    except StoreUnusable as error:
-        raise UsageError(str(error)) from None
 
 
 def _table(record: str, verdicts: Sequence[Verdict]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -273,20 +273,28 @@ def _store_url(found: _File, root: Path, environ: Mapping[str, str], place: Plac
             return UsageError(f"$TENURE_STORE is {url!r}: {sentence}")
         return place.error(("store", "url"), f"{url!r}: {sentence}")
 
+    return absolute_store_url(url, root, mistake)
+
+
+def absolute_store_url(
+    url: str, root: Path, mistake: Callable[[str], UsageError] | None = None
+) -> str:
+    """A store's address with an absolute path in it; raises what ``mistake`` makes of a sentence."""
+    wrong = mistake or (lambda sentence: UsageError(f"the store {url!r}: {sentence}"))
     match = _SCHEME.fullmatch(url)
     if match is None:
-        raise mistake(f"an address begins with its kind; for a folder write 'file:{url}'")
+        raise wrong(f"an address begins with its kind; for a folder write 'file:{url}'")
     scheme, rest = match.groups()
     if scheme not in STORE_SCHEMES:
-        raise mistake(f"unknown kind of store {scheme!r}; {did_you_mean(scheme, STORE_SCHEMES)}")
+        raise wrong(f"unknown kind of store {scheme!r}; {did_you_mean(scheme, STORE_SCHEMES)}")
     if scheme == "s3" and not re.match(r"//[^/?]+", rest):
-        raise mistake("no bucket is named; write s3://BUCKET/PREFIX")
+        raise wrong("no bucket is named; write s3://BUCKET/PREFIX")
     if scheme != "file":
         return url
     if rest.startswith("//"):
         if not rest.startswith("///"):
-            raise mistake("a folder of another host cannot be a store; write file:/PATH")
+            raise wrong("a folder of another host cannot be a store; write file:/PATH")
         rest = rest[2:]
     if not rest:
-        raise mistake("no folder is named; write file:PATH")
+        raise wrong("no folder is named; write file:PATH")
     return "file:" + os.path.normpath(root / Path(rest).expanduser())

@@ -43,6 +43,7 @@ CORE = {
     "cancel": "tenure.cli.change:cancel",
     "release": "tenure.cli.release:release",
     "dispatch": "tenure.cli.dispatch:dispatch",
+    "store": "tenure.cli.store:app",
 }
 
 

@@ -14,6 +14,7 @@ from tenure.settings import Settings
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
 from tenure_protocol.store.open import open_store
+from tenure_protocol.store.probe import demand_safe
 
 GROUP = "tenure.runners"
 _PARTS = ("JOB_KINDS", "capacity", "launch", "release")
@@ -38,9 +39,15 @@ def runner_class(kind: str) -> type[Runner]:
 
 
 def open_settings_store(settings: Settings) -> Store:
-    """The store that the settings name. Raises :class:`UsageError` or :class:`StoreOutOfReach`."""
+    """The store that the settings name, probed at its first use.
+
+    Raises :class:`UsageError` for one that cannot be used or ignores a condition, and
+    :class:`StoreOutOfReach` for one that does not answer.
+    """
     try:
-        return open_store(settings.store_url)
+        store = open_store(settings.store_url)
+        demand_safe(store, SYSTEM)
+        return store
     except StoreUnusable as error:
         raise UsageError(str(error)) from error
     except StoreSilent as error:

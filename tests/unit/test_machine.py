@@ -132,7 +132,7 @@ def test_a_row_leads_from_its_sources_and_from_nowhere_else(row: Row, phase: str
     assert new.write_id == "" and new.job == "j"
 
 
-@pytest.mark.parametrize("phase", FINAL)
+@pytest.mark.parametrize("phase", sorted(FINAL))
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda e: type(e).__name__)
 def test_nothing_leads_from_a_final_phase(phase: str, event: Event) -> None:
     assert "it is over" in refused(witness(phase, held_back=True), event)  # type: ignore[arg-type]

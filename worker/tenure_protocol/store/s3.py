@@ -40,7 +40,7 @@ _CONNECT_S = 3.0
 _READ_S = 9.0
 _BULK_READ_S = 60.0
 _BULK_ATTEMPTS = 9
-_OPTIONS = {"endpoint_url", "region"}
+_OPTIONS = {"endpoint_url", "region", "etags"}
 _GONE = {"NoSuchKey", "404", "NotFound"}
 _REFUSED = {"PreconditionFailed", "412"}
 _USELESS = {
@@ -64,8 +64,12 @@ class S3Store:
         if unknown := sorted(set(options) - _OPTIONS):
             raise StoreUnusable(
                 f"the store URL has the unknown option {unknown[0]!r}; "
-                f"there are {' and '.join(sorted(_OPTIONS))}"
+                f"there are {', '.join(sorted(_OPTIONS))}"
             )
+        if options.get("etags", "quoted") not in ("quoted", "unquoted"):
+            raise StoreUnusable("the option etags of the store URL is 'quoted' or 'unquoted'")
+        # Hetzner takes an ETag without its quotes alone; `tenure store check` tells.
+        self._unquoted = options.get("etags") == "unquoted"
         self.url = url
         self._bucket = parts.netloc
         prefix = parts.path.strip("/")
@@ -157,7 +161,8 @@ class S3Store:
         return self._conditional(key, body, {"IfNoneMatch": "*"})
 
     def replace(self, key: str, body: bytes, etag: str) -> Outcome:
-        return self._conditional(key, body, {"IfMatch": etag})
+        sent = etag.strip('"') if self._unquoted else etag
+        return self._conditional(key, body, {"IfMatch": sent})
 
     def _conditional(self, key: str, body: bytes, condition: Mapping[str, str]) -> Outcome:
         full = self._full(key)
