@@ -214,12 +214,12 @@ class Chain:
     def _collect(self, stage: str, specs: Sequence[JobSpec]) -> list[Done]:
         found, still_open, failed = [], [], []
         for spec in specs:
-            done = self._final.get(spec.id) or self._newest_run(spec)
+            newest, done = self._newest_run(spec)
             if isinstance(done, Done):
-                self._final[spec.id] = done
+                self._final[newest.id] = done
                 found.append(done)
-            elif isinstance(done, JobSpec):
-                still_open.append(done.id)
+            elif done is None:
+                still_open.append(newest.id)
             else:
                 failed.append(done)
         if failed:
@@ -229,17 +229,19 @@ class Chain:
             raise Incomplete(stage, still_open)
         return found
 
-    def _newest_run(self, spec: JobSpec) -> Done | str | JobSpec:
-        """What became of a job, or of its newest retry; the spec of the run that is open."""
+    def newest_runs(self, stage: str) -> list[JobSpec]:
+        """The specs of a stage's jobs, each as the newest of its retries. Raises as ``specs``."""
+        return [self._newest_run(spec)[0] for spec in self.specs(stage)]
+
+    def _newest_run(self, spec: JobSpec) -> tuple[JobSpec, Done | str | None]:
+        """A job as its newest retry, and what became of it."""
         while True:
-            done = self._done(spec)
-            if done is None:
-                return spec
-            if isinstance(done, Done):
-                return done
+            done = self._final.get(spec.id) or self._done(spec)
+            if not isinstance(done, str):
+                return spec, done
             retry = replace(spec, run=spec.run + 1)
             if not self._enlisted(retry):
-                return done
+                return spec, done
             spec = retry
 
     def _enlisted(self, spec: JobSpec) -> bool:

@@ -33,12 +33,14 @@ class Context:
 
 
 def enlist_stage(context: Context, stage: str) -> list[str]:
-    """Enlist the jobs of a stage; returns their ids in order.
+    """Enlist the jobs of a stage, each as the newest of its retries; returns their ids in order.
+
+    A retry whose command died between its spec and its plan record is thus taken up as well.
 
     Raises :class:`~assets.chain.Incomplete` while an earlier stage is open, ``Blocked`` when one ended
     against it.
     """
-    specs = context.chain.specs(stage)
+    specs = context.chain.newest_runs(stage)
     plan = context.chain.plan
     return enlist(context.store, plan.name, plan.name, specs, plan.terms(), context.clock)
 

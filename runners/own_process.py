@@ -1,8 +1,8 @@
 """The own-process family: workers as detached processes on this machine.
 
 Environment and code are ours, so nothing is delivered. A process is named by its environment
-(``TENURE_NAME``), which a restarted dispatcher finds again; a pid alone proves nothing, because pids
-are reused, and start times move when the clock does.
+(``TENURE_NAME``), which a restarted dispatcher finds again. A pid alone proves nothing, because pids
+are reused; with the ticks since boot at which it started it is that process and no other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import psutil
@@ -60,7 +61,7 @@ class OwnProcessRunner:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._exit_codes: dict[int, int] = {}  # of children that ended, by pid
         self._asked_s: dict[str, float] = {}  # when each release was first asked for
-        self._terminated: set[str] = set()
+        self._terminated_s: dict[str, float] = {}  # when SIGTERM was sent
 
     @classmethod
     def capacity(cls, config: Mapping[str, object]) -> Capacity:
@@ -72,29 +73,33 @@ class OwnProcessRunner:
         """Start one worker, or adopt the one that already bears the name."""
         (job,) = jobs
         at_s = self._site.clock.wall_s()
-        found = _find(job.name)
-        if found is None:
-            found = self._spawn(job)
-        return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, {"pid": found.pid})
+        leaders = [process for process in _bearers(job.name) if _leads(process)]
+        found = leaders[0] if leaders else self._spawn(job)
+        handle = {"pid": found.pid, "started": _started(found.pid)}
+        return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, handle)
 
     def release(self, receipt: Receipt) -> Settlement:
         """Closed when the process is gone; SIGTERM after ``linger_s``, SIGKILL ``grace_s`` later."""
         self._reap()
-        process = _of_handle(receipt) if receipt.handle else _find(receipt.name)
+        process = _worker(receipt)
         if process is None:
+            # What a killed worker started, such as its data loaders, bears its name as well.
+            if left := _bearers(receipt.name):
+                for orphan in left:
+                    _signal(orphan, signal.SIGKILL)
+                return Pending(f"sent SIGKILL to {len(left)} processes that the worker left behind")
             self._asked_s.pop(receipt.name, None)
-            self._terminated.discard(receipt.name)
+            self._terminated_s.pop(receipt.name, None)
             return Closed("the process is gone")
         now_s = self._site.clock.monotonic_s()
-        waited_s = now_s - self._asked_s.setdefault(receipt.name, now_s)
-        if waited_s < self._config.linger_s:
+        if now_s - self._asked_s.setdefault(receipt.name, now_s) < self._config.linger_s:
             return Pending(f"process {process.pid} is ending by itself")
-        if waited_s >= self._config.linger_s + self._config.grace_s:
+        if receipt.name not in self._terminated_s:
+            self._terminated_s[receipt.name] = now_s
+            _signal(process, signal.SIGTERM)
+        elif now_s - self._terminated_s[receipt.name] >= self._config.grace_s:
             _signal(process, signal.SIGKILL)
             return Pending(f"sent SIGKILL to process {process.pid}")
-        if receipt.name not in self._terminated:
-            self._terminated.add(receipt.name)
-            _signal(process, signal.SIGTERM)
         return Pending(f"sent SIGTERM to process {process.pid}, which has not ended yet")
 
     def exit_code(self, receipt: Receipt) -> int | None:
@@ -105,8 +110,8 @@ class OwnProcessRunner:
 
     def _spawn(self, job: Job) -> psutil.Process:
         folder = self._site.root / ".tenure" / "workers"
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             with (folder / f"{job.name}.log").open("ab") as log:
                 child = subprocess.Popen(
                     [self._config.python, "-m", "tenure_worker"],
@@ -118,7 +123,7 @@ class OwnProcessRunner:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise Rejected(f"cannot start {self._config.python}: {error.strerror}") from error
+            raise Rejected(f"cannot start {self._config.python}: {error}") from error
         self._children[child.pid] = child
         try:
             return psutil.Process(child.pid)
@@ -163,28 +168,49 @@ def _checked(config: Mapping[str, object]) -> OwnProcessConfig:
         raise ValueError(f"own_process: {problems}") from error
 
 
-def _find(name: str) -> psutil.Process | None:
-    """The live process whose environment bears the name."""
+def _bearers(name: str) -> list[psutil.Process]:
+    """The live processes whose environment bears the name: a worker and what it started."""
+    found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(_NAME) == name and _alive(process):
-                return process
+                found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
-    return None
+    return found
 
 
-def _of_handle(receipt: Receipt) -> psutil.Process | None:
-    """The process of the receipt's pid, if it still is the one that bears the receipt's name."""
-    pid = receipt.handle.get("pid")
+def _leads(process: psutil.Process) -> bool:
+    """Whether it is the worker itself, which is started in a session of its own."""
+    try:
+        return bool(os.getsid(process.pid) == process.pid)
+    except ProcessLookupError:
+        return False
+
+
+def _worker(receipt: Receipt) -> psutil.Process | None:
+    """The worker of a launch while it lives: by the receipt's pid, or by the name alone."""
+    pid, started = receipt.handle.get("pid"), receipt.handle.get("started")
     if not isinstance(pid, int):
-        return _find(receipt.name)
+        return next((process for process in _bearers(receipt.name) if _leads(process)), None)
     try:
         process = psutil.Process(pid)
-        ours = process.environ().get(_NAME) == receipt.name and _alive(process)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return process if _started(pid) == started and _alive(process) else None
+    except psutil.NoSuchProcess:
         return None
-    return process if ours else None
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in a count that no change of the clock moves where there is one."""
+    try:
+        # Field 22 of proc(5), ticks since boot; the name before it may hold spaces and brackets.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    try:
+        return f"{psutil.Process(pid).create_time():.0f}"
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -16,8 +16,10 @@ from tenure_protocol.lease.machine import Occupied, Vacant, Watched, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
 
-#: Attempts in a row without a milestone, or launches in a row without a claim, that end a job.
+#: Short attempts in a row without a milestone, or launches in a row without a claim, that end a job.
 FRUITLESS_BUDGET = 6
+#: A snapshot that one worker could not read may be that machine's fault; two make it the snapshot's.
+UNREADABLE_BUDGET = 2
 REJECTED_BUDGET = 5
 
 Evidence = Literal["none", "vacant", "failed"]
@@ -34,6 +36,7 @@ class JobView:
     order: int = 0  # place in its plan
     kind: JobKind | None = None  # None: its spec has not been read yet
     witness: Witness | None = None
+    etag: str = ""  # of the body that was decided from
     age_s: float = 0.0
     watched: Watched = Watched(0.0, 0.0)
     silent: str | None = None  # the store did not answer for its prefix
@@ -41,7 +44,11 @@ class JobView:
     failed_launch: int = 0  # newest launch known to have failed or refused
     excluded: Mapping[str, str] = field(default_factory=dict)  # rung: why this job cannot run there
     rejections: int = 0
-    unclaimed: int = 0  # launches in a row that never claimed
+    unclaimed: int = 0  # launches in a row that never claimed within their window
+    strikes: int = 0  # attempts in a row that were lost early, without a milestone
+    not_before_s: float = 0.0  # monotonic; when it may be launched again
+    asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
+    unreadable: int = 0  # attempts in a row that could not read their snapshot
 
 
 @dataclass(frozen=True)
@@ -91,11 +98,12 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class HoldBack:
-    """Revoke and hold back a job whose holder was asked to pause and has lapsed instead."""
+class TakeAway:
+    """Revoke a job whose holder did not do what it was asked; a pause is held back."""
 
     job: str
     by: str
+    held_back: bool
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class Wait:
     job: str
 
 
-Action = Launch | Cancel | HoldBack | ReleaseBill | Wait
+Action = Launch | Cancel | TakeAway | ReleaseBill | Wait
 
 
 def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
@@ -164,15 +172,19 @@ def _of_job(
     if w and w.held_back:
         return [(Wait(view.job), f"held back by {w.by or 'an operator'}: {w.reason or 'paused'}")]
     evidence, why = _evidence(view)
+    if w and w.phase == "held" and w.asked and (refused := _disobeyed(view, w, evidence, why)):
+        return [(TakeAway(view.job, w.asked.by, w.asked.what == "pause"), refused)]
     if evidence is None:
         return [(Wait(view.job), why)]
-    if w and w.phase == "held" and w.asked and w.asked.what == "pause":
-        return [(HoldBack(view.job, w.asked.by), f"{why}; {w.asked.by} had asked it to pause")]
     if over := _over(view, snapshot):
         return [(Cancel(view.job), over)]
-    rung, wait = _rung(view, snapshot, free, now_s)
+    if view.not_before_s > now_s:
+        pause = f"launched again in {view.not_before_s - now_s:.0f} s"
+        return [(Wait(view.job), f"{why}; {pause}, after {view.strikes} early losses in a row")]
+    rung, wait, full = _rung(view, snapshot, free, now_s)
     if rung is None:
-        return [(Wait(view.job), f"{why}; {wait}"), *_make_room(view, snapshot, now_s, why)]
+        room = _make_room(view, snapshot, now_s, why) if full else []
+        return [(Wait(view.job), f"{why}; {wait}"), *room]
     free[rung] -= 1
     left = f"{free[rung]} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
     return [(Launch(view.job, rung, evidence), f"{why}; {left}")]
@@ -196,20 +208,36 @@ def _evidence(view: JobView) -> tuple[Evidence | None, str]:
     return "vacant", judged.reason
 
 
+def _disobeyed(view: JobView, w: Witness, evidence: Evidence | None, why: str) -> str | None:
+    """Why a holder that was asked to yield or to pause is waited for no longer, or ``None``.
+
+    It reads the request at its next renewal, at most a lease away, and has ``within_s`` from then.
+    """
+    assert w.asked
+    wish = f"{w.asked.by} had asked it to {w.asked.what}"
+    if evidence == "vacant" and w.asked.what == "pause":
+        return f"{why}; {wish}"
+    if view.asked_for_s > w.asked.within_s + w.silence_allowed_s:
+        return f"{wish} {view.asked_for_s:.0f} s ago, within {w.asked.within_s:.0f} s"
+    return None
+
+
 def _over(view: JobView, snapshot: Snapshot) -> str | None:
     """Why the job must end without a result, or ``None``."""
     w = view.witness
-    if w and w.phase == "released" and w.exit_code == exits.PROTOCOL:
-        return f"protocol: {w.reason}"
-    fruitless = w.attempt - (w.pointer.attempt if w.pointer else 0) if w else 0
-    if fruitless >= FRUITLESS_BUDGET:
+    if view.unreadable >= UNREADABLE_BUDGET:
+        return f"protocol: {view.unreadable} attempts in a row failed: {w.reason if w else '?'}"
+    if view.strikes >= FRUITLESS_BUDGET:
+        last = w.reason if w and w.reason else "no reason given"
         return (
-            f"{fruitless} attempts in a row ended without a milestone; the last: {w and w.reason}"
+            f"{view.strikes} attempts in a row were lost early, without a milestone; last: {last}"
         )
     if view.unclaimed >= FRUITLESS_BUDGET:
         return f"{view.unclaimed} launches in a row never claimed it"
     if view.rejections >= REJECTED_BUDGET:
         return f"{view.rejections} launches were rejected"
+    if any(name not in snapshot.rungs for name in view.rungs):
+        return None  # a dispatcher that has those rungs may still run it
     excluded = {name: _excluded(view, name, snapshot) for name in view.rungs}
     if all(excluded.values()):
         reasons = "; ".join(f"{name}: {why}" for name, why in excluded.items())
@@ -221,7 +249,7 @@ def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
     """Why a job can never run on a rung, or ``None``."""
     rung = snapshot.rungs.get(name)
     if rung is None:
-        return "tenure.toml has no such rung"
+        return "the tenure.toml of this dispatcher has no such rung"
     if view.kind is not None and view.kind not in rung.kinds:
         return f"its runner takes no {view.kind} jobs"
     return view.excluded.get(name)
@@ -229,11 +257,12 @@ def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
 
 def _rung(
     view: JobView, snapshot: Snapshot, free: Mapping[str, int], now_s: float
-) -> tuple[str | None, str]:
-    """The first rung of the ladder that has room, or why none has."""
-    waits = []
+) -> tuple[str | None, str, bool]:
+    """The first rung of the ladder that has room; or why none has, and whether slots are missing."""
+    waits, full = [], False
     for name in view.rungs:
-        if _excluded(view, name, snapshot):
+        if why := _excluded(view, name, snapshot):
+            waits.append(f"rung {name} is out: {why}")
             continue
         rung = snapshot.rungs[name]
         if rung.parked_until_s > now_s:
@@ -242,9 +271,10 @@ def _rung(
             )
         elif free[name] < 1:
             waits.append(f"all {rung.capacity.launches} slots of rung {name} are taken")
+            full = True
         else:
-            return name, ""
-    return None, ", ".join(waits)
+            return name, "", False
+    return None, ", ".join(waits), full
 
 
 def _make_room(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 
 from tenure.dispatch import decide
 from tenure.dispatch.contract import (
@@ -25,7 +26,7 @@ from tenure.dispatch.contract import (
 )
 from tenure.dispatch.decide import RungView, Snapshot
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch, World
-from tenure_protocol.clock import Clock, Task
+from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode, short_id
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Stored, Unsettled, change
@@ -90,14 +91,19 @@ class Dispatcher:
         self._clock = clock
         self.name = name or f"dispatcher-{clock.nonce()}"
         self._parked = {rung.name: _Parking() for rung in rungs}
-        self._watcher: Task | None = None
-        self._watching = False
+        self._watching: list[bool] = []  # emptied to end the thread it was made for
+        self._lock = RLock()  # one round at a time: Dagster may cut a tick and begin another
+        self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self.world = World(store, clock)
 
     # -------------------------------------------------------------------------------- rounds
 
     def tick(self) -> Tick:
         """One round. Raises nothing for a silent store or a platform that fails."""
+        with self._lock:
+            return self._tick()
+
+    def _tick(self) -> Tick:
         self.world.observe()
         self._make_pending()
         decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
@@ -106,20 +112,25 @@ class Dispatcher:
                 self._launch(action, reason)
             elif isinstance(action, decide.Cancel):
                 self._write(action.job, Cancel(self.name, reason))
-            elif isinstance(action, decide.HoldBack):
-                self._write(action.job, Revoke(action.by, reason, held_back=True))
+            elif isinstance(action, decide.TakeAway):
+                self._write(action.job, Revoke(action.by, reason, action.held_back))
             elif isinstance(action, decide.ReleaseBill):
                 self._release(action, reason)
         return Tick(tuple(decisions), dict(self.world.troubles))
 
     def look(self) -> Tick:
         """Observe and decide, and do nothing: what ``tenure why`` and ``status`` show."""
-        self.world.observe()
-        decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
-        return Tick(tuple(decisions), dict(self.world.troubles))
+        with self._lock:
+            self.world.observe()
+            decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
+            return Tick(tuple(decisions), dict(self.world.troubles))
 
     def snapshot(self) -> Snapshot:
-        """Everything a decision depends on, as seen by the last observation."""
+        """Everything a decision depends on, as seen by the last observation.
+
+        The bodies it is decided from are noted: the background watch may read newer ones before the
+        decision is acted on, and a decision holds for the body it was made from alone.
+        """
         rungs = {
             name: RungView(
                 name,
@@ -130,7 +141,9 @@ class Dispatcher:
             )
             for name, rung in self.rungs.items()
         }
-        return Snapshot(self.world.job_views(), self.world.bill_views(), rungs)
+        views = self.world.job_views()
+        self._decided = {view.job: view.etag for view in views}
+        return Snapshot(views, self.world.bill_views(), rungs)
 
     def follow(
         self,
@@ -191,20 +204,20 @@ class Dispatcher:
 
     def keep_watching(self) -> None:
         """List in a background thread, where the pause between ticks is longer than a gap may be."""
-        if self._watcher is not None and self._watcher.alive():
+        if self._watching:
             return
-        self._watching = True
+        watching = self._watching = [True]
 
         def run() -> None:
-            while self._watching:
+            while watching:
                 self.world.watch()
                 self._clock.sleep(WATCH_EVERY_S)
 
-        self._watcher = self._clock.spawn(run, "tenure-watch")
+        self._clock.spawn(run, "tenure-watch")
 
     def stop_watching(self) -> None:
         """Let the background watch end."""
-        self._watching = False
+        self._watching.clear()
 
     # -------------------------------------------------------------------------------- actions
 
@@ -217,20 +230,21 @@ class Dispatcher:
         stored = self._reread(memory)
         if stored is None:
             return
-        event = Reserve(rung.runner_name, rung.capacity.window_s, self.name, action.evidence)
+        # a window that ran out again and again was too short for what goes on there
+        window_s = rung.capacity.window_s * 2.0**memory.unclaimed
+        event = Reserve(rung.runner_name, window_s, self.name, action.evidence)
         key = keys.witness(memory.experiment, memory.job)
         outcome = change(self._store, key, memory.job, stored, event, self._clock)
         if isinstance(outcome, Unsettled):
             launched = stored.witness.launched if stored.witness else 0
             memory.pending = PendingLaunch(launched + 1, rung.name, reason)
-            if action.evidence == "vacant":
+            if action.evidence == "vacant" and outcome.locked:
                 self._thaw(memory, outcome.reason)
         if not isinstance(outcome, Applied):
             return  # somebody else wrote; decided anew from what is there
-        if action.evidence != "none" and stored.witness and stored.witness.phase == "expected":
+        if action.evidence == "vacant" and stored.witness and stored.witness.phase == "expected":
             memory.unclaimed += 1
-        memory.witness, memory.read_etag = outcome.witness, outcome.etag
-        memory.etag, memory.residue, memory.age_s = outcome.etag, outcome.witness.residue, 0.0
+        self.world.adopt(memory, outcome.witness, outcome.etag)
         self._make(memory, rung, outcome.witness.launched, reason)
 
     def _thaw(self, memory: JobMemory, reason: str) -> None:
@@ -252,16 +266,17 @@ class Dispatcher:
             pending, w = memory.pending, memory.witness
             if pending is None or w is None or memory.etag != memory.read_etag:
                 continue
-            if w.launched > pending.launch or w.phase != "expected":
+            if w.launched < pending.launch:
+                continue  # not written, or not read since: an older body says nothing about it
+            if w.launched > pending.launch or w.phase != "expected" or w.by != self.name:
                 memory.pending = None  # somebody else's reservation came first
-            elif w.launched == pending.launch and w.by == self.name:
+            else:
                 self._make(memory, self.rungs[pending.rung], pending.launch, pending.reason)
 
     def _reread(self, memory: JobMemory) -> Stored | None:
         """The witness as it is now, unless it is no longer what the decision was made from."""
-        decided_on = memory.read_etag
         stored = self.world.read(memory)
-        if stored is None or stored.etag != decided_on:
+        if stored is None or stored.etag != self._decided.get(memory.job):
             return None
         return stored
 
@@ -288,7 +303,7 @@ class Dispatcher:
             if not create_once(
                 self._store, keys.intent(memory.job, launch), encode(intent), self._clock
             ):
-                return  # another dispatcher of our name made this launch
+                return  # another dispatcher found this launch unmade and has closed its bill
         except StoreSilent:
             return  # reserved and not launched: its window runs out and it is replaced
         self.world.bills[(memory.job, launch)] = bill
@@ -296,6 +311,10 @@ class Dispatcher:
             receipt = rung.runner.launch([job])
         except LaunchFailed as error:
             self._failed(memory, rung, launch, error)
+            return
+        except Exception as error:  # a bug of a plug-in: what it did is not known
+            words = f"the runner failed: {type(error).__name__}: {error}"
+            self._failed(memory, rung, launch, Unreachable(words, sent=True))
             return
         self._parked[rung.name] = _Parking()
         record = LaunchReceipt(
@@ -305,6 +324,9 @@ class Dispatcher:
         bill.receipt = record
         try:
             create_once(self._store, keys.receipt(memory.job, launch), encode(record), self._clock)
+            # Where we were frozen before the launch, another dispatcher may have found nothing to
+            # pay for and closed the bill: it is open again, or it was never gone.
+            create_once(self._store, keys.unsettled(memory.job, launch), b"{}", self._clock)
         except StoreSilent as error:
             # the bill stays open and is found by its name
             self.world.troubles[keys.receipt(memory.job, launch)] = str(error)
@@ -336,8 +358,9 @@ class Dispatcher:
 
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:
         bill = self.world.bills.get((action.job, action.launch))
-        if bill is None:
-            return
+        memory = self.world.jobs.get(action.job)
+        if bill is None or memory is None or self._reread(memory) is None:
+            return  # decided anew from what is there: it may hold the job again
         try:
             self.close(bill, reason)
         except StoreSilent as error:
@@ -352,7 +375,9 @@ class Dispatcher:
     def settle(self, bill: Bill) -> Settlement:
         """Ask the platform to close one bill; a launch without a receipt is looked for by name."""
         if bill.intent is None:
-            return Closed("its intent was never written, so nothing was launched")
+            return self._void(bill) if bill.unmade else Pending("its intent cannot be read yet")
+        if not bill.intent.name:
+            return Closed(bill.intent.reason)
         rung = self.rungs.get(bill.intent.rung)
         if rung is None:
             return Pending(f"tenure.toml has no rung {bill.intent.rung} to close it with")
@@ -367,8 +392,23 @@ class Dispatcher:
         )
         try:
             return rung.runner.release(receipt)
-        except LaunchFailed as error:
+        except Exception as error:  # a failure of the platform, or a bug of a plug-in
             return Pending(f"{type(error).__name__}: {error}")
+
+    def _void(self, bill: Bill) -> Settlement:
+        """Take the create-only key of an intent that was never written, so that it never will be."""
+        words = "never launched: its dispatcher was gone before it wrote what it meant to do"
+        intent = Intent(
+            bill.job, bill.launch, "", "", "", self.name, words, self._clock.wall_s()
+        )  # fmt: skip
+        try:
+            if create_once(
+                self._store, keys.intent(bill.job, bill.launch), encode(intent), self._clock
+            ):
+                return Closed(words)
+        except StoreSilent as error:
+            return Pending(str(error))
+        return Pending("its intent has just been written")
 
     def _record(self, bill: Bill, settlement: Settlement, reason: str) -> None:
         """Keep the settlement; a closed bill is forgotten only after that."""

@@ -34,6 +34,10 @@ from tenure_worker.claim import read_spec
 #: Reads of one attempt's renewals at its beginning, while its lease is still being measured.
 _YOUNG_READS = 4
 _FIRST_REFUSAL_LOOK_S = 2.0
+#: An attempt that is lost within this time without a milestone costs budget; after it, none.
+EARLY_S = 1800.0
+#: Pause before a job is launched again that was lost early more than once, doubled each time.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,12 @@ class JobMemory:
     excluded: dict[str, str] = field(default_factory=dict)
     rejections: int = 0
     unclaimed: int = 0
+    strikes: int = 0
+    unreadable: int = 0
+    since_s: float = 0.0  # when this dispatcher first saw the attempt that holds it
+    took_s: float = 0.0  # when the witness was last read or written
+    asked_s: float | None = None  # when it first saw the request to that attempt
+    not_before_s: float = 0.0  # a job that a machine failed is not launched at once
     pending: PendingLaunch | None = None
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
@@ -85,6 +95,7 @@ class Bill:
     launch: int
     intent: Intent | None = None
     receipt: LaunchReceipt | None = None
+    unmade: bool = False  # the store has said that there is no intent
     settlements: int = 0
     retry_at_s: float = 0.0
     pause_s: float = 0.25
@@ -124,7 +135,9 @@ class World:
     def watch(self) -> None:
         """List the witnesses of every open experiment; what a background watcher repeats."""
         with self._lock:
-            for experiment in sorted({m.experiment for m in self.jobs.values() if not m.final}):
+            open_ones = {m.experiment for m in self.jobs.values() if not m.final}
+            # One that did not answer is listed until it does: its bills wait for that.
+            for experiment in sorted(open_ones | self._silent.keys()):
                 watch = self._watches.setdefault(experiment, Watch(self._clock))
                 try:
                     rows = list(self._store.list(keys.experiment_witnesses(experiment)))
@@ -159,6 +172,10 @@ class World:
 
     def read(self, memory: JobMemory) -> Stored | None:
         """Read one witness anew; ``None`` when the store was silent or the body is corrupt."""
+        with self._lock:
+            return self._read(memory)
+
+    def _read(self, memory: JobMemory) -> Stored | None:
         key = keys.witness(memory.experiment, memory.job)
         try:
             found = self._store.read(key)
@@ -184,14 +201,56 @@ class World:
         old = memory.witness
         memory.witness = witness
         memory.residue = witness.residue
+        if old is not None:
+            self._count_losses(memory, old, witness)
         if old is None or old.attempt != witness.attempt:
             memory.young_reads = 0
+            memory.since_s = self._clock.monotonic_s()
+        memory.took_s = self._clock.monotonic_s()
         if witness.phase == "held":
             memory.unclaimed = 0
+        if witness.asked is None or (old and old.attempt != witness.attempt):
+            memory.asked_s = None
+        if witness.asked and memory.asked_s is None:
+            memory.asked_s = self._clock.monotonic_s()
         if witness.phase == "released" and witness.exit_code == exits.OUT_OF_MEMORY:
-            rung = self.rung_of(memory.job, witness.launched)
+            launch = old.holder.launch if old and old.holder else witness.launched
+            rung = self.rung_of(memory.job, launch)
             if rung:
                 memory.excluded.setdefault(rung, f"out of memory there: {witness.reason}")
+
+    def _count_losses(self, memory: JobMemory, old: Witness, new: Witness) -> None:
+        """What the attempts that ended since the last read cost the job's budget.
+
+        A milestone, a long life, a revocation and a wish to have the job back cost nothing.
+        """
+        moved = new.pointer is not None and new.pointer != old.pointer
+        if moved:
+            memory.strikes = memory.unreadable = 0
+        first = old.attempt if old.phase == "held" else old.attempt + 1
+        last = new.attempt - 1 if new.phase == "held" else new.attempt
+        if new.phase in ("revoked", *FINAL) or new.asked or old.asked:
+            return
+        for attempt in range(first, last + 1):
+            # an attempt that began and ended between two reads lived no longer than between them
+            since_s = memory.since_s if attempt == old.attempt else memory.took_s
+            lived_s = self._clock.monotonic_s() - since_s
+            fruitful = new.pointer is not None and new.pointer.attempt == attempt
+            if not fruitful and lived_s < EARLY_S:
+                memory.strikes += 1
+        if first <= last and memory.strikes > 1:
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** (memory.strikes - 2), LONGEST_PAUSE_S)
+            memory.not_before_s = self._clock.monotonic_s() + pause_s
+        if new.phase == "released" and first <= last:
+            unreadable = new.exit_code == exits.PROTOCOL
+            memory.unreadable = memory.unreadable + 1 if unreadable else 0
+
+    def adopt(self, memory: JobMemory, witness: Witness, etag: str) -> None:
+        """Remember a body that this dispatcher has just written."""
+        with self._lock:
+            self._took(memory, witness)
+            memory.etag = memory.read_etag = etag
+            memory.age_s = 0.0
 
     def _look_closer(self, memory: JobMemory) -> None:
         """Read the spec once, and the refusals of a launch that should have claimed by now."""
@@ -309,6 +368,7 @@ class World:
             if bill.intent is None:
                 key = keys.intent(bill.job, bill.launch)
                 found = self._store.read(key)
+                bill.unmade = isinstance(found, Missing)
                 if not isinstance(found, Missing):
                     bill.intent = load(Intent, found.body, key)
             if bill.receipt is None and bill.intent is not None:
@@ -344,6 +404,7 @@ class World:
             order=m.order,
             kind=m.spec.kind if m.spec else None,
             witness=m.witness,
+            etag=m.read_etag,
             # a body that was renewed since it was read is judged by the age of the renewal
             age_s=m.age_s,
             watched=Watched(0.0, 0.0) if unread else self.watched(m),
@@ -353,6 +414,10 @@ class World:
             excluded=dict(m.excluded),
             rejections=m.rejections,
             unclaimed=m.unclaimed,
+            strikes=m.strikes,
+            unreadable=m.unreadable,
+            not_before_s=m.not_before_s,
+            asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )
 
     def bill_views(self) -> tuple[BillView, ...]:

@@ -549,11 +549,11 @@ def test_dispatch_prints_each_decision_once(tenure: Run, shop: Shop) -> None:
     assert ended.code == 1 and "still open" in ended.err
 
 
-def test_dispatch_ends_what_no_rung_can_run(tenure: Run, shop: Shop) -> None:
+def test_dispatch_leaves_what_another_dispatcher_may_run(tenure: Run, shop: Shop) -> None:
     enlist(shop.store, "first", "first", [spec()], {"rungs": ["gone"]}, SYSTEM)
-    ended = tenure("dispatch", "--until-done", "--for-s", "20")
-    assert ended.code == 0 and "cancel: no allowed rung" in ended.out
-    assert row(tenure, spec())["phase"] == "cancelled"
+    ended = tenure("dispatch", "--until-done", "--for-s", "1")
+    assert ended.code == 1
+    assert "rung gone is out: the tenure.toml of this dispatcher has no such rung" in ended.out
 
 
 # ------------------------------------------------------------------------------ init and enlist

@@ -14,17 +14,17 @@ from tenure.dispatch.decide import (
     REJECTED_BUDGET,
     BillView,
     Cancel,
-    HoldBack,
     JobView,
     Launch,
     ReleaseBill,
     RungView,
     Snapshot,
+    TakeAway,
     Wait,
     decide,
 )
 from tenure_protocol.lease.machine import Watched
-from tenure_protocol.records import Announced, Asked, Holder, Pointer, Witness
+from tenure_protocol.records import Announced, Asked, Holder, Witness
 from tenure_protocol.records import Launch as Launched
 
 RUNG = RungView("local", ALL_KINDS, Capacity(1, 2, 60.0))
@@ -106,10 +106,25 @@ def test_a_pause_is_not_forgotten_when_its_holder_dies() -> None:
     asked = witness("held", asked=Asked("pause", 60.0, "ann"))
     assert one(job(asked, age_s=5.0))[0] == Wait("j")
     action, reason = one(job(asked, age_s=13.0))
-    assert action == HoldBack("j", "ann")
+    assert action == TakeAway("j", "ann", True)
     assert reason.endswith("ann had asked it to pause")
     yielding = witness("held", asked=Asked("yield", 60.0, "ann"))
     assert one(job(yielding, age_s=13.0))[0] == Launch("j", "local", "vacant")
+
+
+def test_a_request_that_is_not_obeyed_in_time_becomes_a_revocation() -> None:
+    for what, held_back in (("pause", True), ("yield", False)):
+        view = job(witness("held", asked=Asked(what, 60.0, "ann")), age_s=1.0)  # type: ignore[arg-type]
+        assert one(replace(view, asked_for_s=69.0))[0] == Wait("j")
+        action, reason = one(replace(view, asked_for_s=70.0))
+        assert action == TakeAway("j", "ann", held_back)
+        assert reason == f"ann had asked it to {what} 70 s ago, within 60 s"
+
+
+def test_a_job_that_is_lost_early_again_and_again_is_given_a_pause() -> None:
+    died = witness("released", attempt=3, exit_code=10, reason="no space left")
+    action, reason = one(job(died, strikes=3, not_before_s=110.0))
+    assert action == Wait("j") and "launched again in 10 s, after 3 early losses" in reason
 
 
 def test_a_corrupt_job_stops_and_names_its_key() -> None:
@@ -135,6 +150,8 @@ def test_a_full_ladder_and_a_parked_rung_say_so() -> None:
 def test_a_lapsed_launch_is_closed_when_its_own_slot_is_needed() -> None:
     one_slot = replace(RUNG, capacity=Capacity(1, 1, 60.0))
     view = job(witness("held"), age_s=13.0)
+    parked = replace(one_slot, parked_until_s=200.0)
+    assert one(view, (BillView("j", 1, "local"),), parked)[0] == Wait("j"), "no slot is missing"
     action, reason = one(view, (BillView("j", 1, "local"),), one_slot)
     assert action == ReleaseBill("j", 1, "local")
     assert "its slot is needed" in reason
@@ -163,20 +180,29 @@ def test_refusals_and_unknown_rungs_end_a_job_that_can_run_nowhere() -> None:
     action, reason = one(job(excluded={"local": "refused: torch is 2.14"}))
     assert action == Cancel("j")
     assert reason == "no allowed rung (local: refused: torch is 2.14)"
-    assert one(job(rungs=("other",)))[1] == "no allowed rung (other: tenure.toml has no such rung)"
+    assert one(job(rungs=("other",))) == (
+        Wait("j"),
+        "nobody has run it yet; rung other is out: "
+        "the tenure.toml of this dispatcher has no such rung",
+    ), "another dispatcher may have it"
     deaf = replace(RUNG, kinds=frozenset({"train"}))
     assert "takes no backtest jobs" in one(job(kind="backtest"), rung=deaf)[1]
 
 
 def test_budgets() -> None:
-    died = witness("released", attempt=FRUITLESS_BUDGET, exit_code=10, reason="bang")
-    assert one(job(died))[0] == Cancel("j")
-    pointer = Pointer(FRUITLESS_BUDGET, 10, 1, 1, "d")
-    assert isinstance(one(job(replace(died, pointer=pointer)))[0], Launch), "good work is free"
+    died = witness("released", attempt=99, exit_code=10, reason="bang")
+    assert isinstance(one(job(died, strikes=FRUITLESS_BUDGET - 1))[0], Launch)
+    action, reason = one(job(died, strikes=FRUITLESS_BUDGET))
+    assert action == Cancel("j") and reason.endswith("last: bang")
     assert one(job(rejections=REJECTED_BUDGET))[0] == Cancel("j")
     assert one(job(unclaimed=FRUITLESS_BUDGET))[0] == Cancel("j")
-    protocol = witness("released", attempt=1, exit_code=15, reason="manifest is corrupt")
-    assert one(job(protocol)) == (Cancel("j"), "protocol: manifest is corrupt")
+    unreadable = witness("released", attempt=2, exit_code=15, reason="manifest is corrupt")
+    assert isinstance(one(job(unreadable, unreadable=1))[0], Launch), "it may be that machine's"
+    action, reason = one(job(unreadable, unreadable=2))
+    assert (action, reason) == (
+        Cancel("j"),
+        "protocol: 2 attempts in a row failed: manifest is corrupt",
+    )
 
 
 def test_priority_goes_first_and_slots_are_not_sold_twice() -> None:

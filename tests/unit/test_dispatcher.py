@@ -29,19 +29,28 @@ from tenure.dispatch.contract import (
     Unreachable,
     Vacant,
 )
+from tenure.dispatch.decide import Launch
 from tenure.dispatch.execution import Execution
 from tenure.dispatch.loop import Dispatcher, Rung
 from tenure.plan.enlist import enlist
-from tenure_protocol.clock import SYSTEM
+from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import Applied, Lease, acquire, change, read_witness
-from tenure_protocol.lease.machine import Finish, Release
+from tenure_protocol.lease.client import (
+    Applied,
+    Confirmed,
+    Lease,
+    acquire,
+    change,
+    read_witness,
+)
+from tenure_protocol.lease.machine import Cancel, Finish, Hold, Release, Reserve
 from tenure_protocol.records import Intent, JobSpec, Refusal, SettlementRecord, load
 from tenure_protocol.store.api import Found, Outcome, Store, StoreSilent
 from tenure_protocol.store.api import Unknown as NoAnswer
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
+from tests.fake_clock import FakeClock
 
 
 class ListingRunner:
@@ -75,7 +84,8 @@ class ListingRunner:
 class Bench:
     """A store, a runner, a dispatcher and some jobs."""
 
-    def __init__(self, count: int = 1, store: Store | None = None) -> None:
+    def __init__(self, count: int = 1, store: Store | None = None, clock: Clock = SYSTEM) -> None:
+        self.clock = clock
         self.store = store or MemoryStore()
         self.runner = ListingRunner()
         self.dispatcher = self.another()
@@ -88,11 +98,11 @@ class Bench:
 
     def another(self) -> Dispatcher:
         rung = Rung("local", "here", self.runner, ListingRunner.capacity({}))
-        return Dispatcher(self.store, [rung], SYSTEM)
+        return Dispatcher(self.store, [rung], self.clock)
 
     def claim(self, number: int = 0, launch: int = 1) -> Lease:
         spec = self.specs[number]
-        lease = acquire(self.store, keys.witness_of(spec), spec.id, launch, 100.0, 1.0, SYSTEM)
+        lease = acquire(self.store, keys.witness_of(spec), spec.id, launch, 100.0, 1.0, self.clock)
         assert isinstance(lease, Lease)
         return lease
 
@@ -165,6 +175,112 @@ def test_a_crash_between_launch_and_receipt_is_found_by_name() -> None:
     assert bench.another().drain(5.0, 0.01)
     (receipt,) = bench.runner.released
     assert receipt.handle == {} and receipt.name == bench.runner.launched[0].name
+
+
+@pytest.mark.parametrize("failure", [NoSlots("none"), Unreachable("down")])
+def test_what_is_no_failure_of_the_job_never_ends_it(failure: Exception) -> None:
+    with FakeClock() as clock:
+        bench = Bench(1, MemoryStore(clock), clock)
+        bench.runner.failures = [failure] * 40
+        for _ in range(1000):
+            if bench.runner.launched:
+                break
+            bench.dispatcher.tick()
+            clock.sleep(60.0)
+        assert [job.job_id for job in bench.runner.launched] == bench.jobs
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "ended"), [(60.0, True), (6 * 3600.0, False)], ids=["a minute", "six hours"]
+)
+def test_a_loss_after_long_work_is_free_and_an_early_one_is_not(
+    lived_s: float, ended: bool
+) -> None:
+    with FakeClock() as clock:
+        bench = Bench(1, MemoryStore(clock), clock)
+        for launch in range(1, 9):
+            for _ in range(100):
+                if bench.runner.launched and bench.runner.launched[-1].launch == launch:
+                    break
+                bench.dispatcher.tick()
+                clock.sleep(1.0)
+            else:
+                break
+            lease = bench.claim(launch=launch)
+            for _ in range(int(lived_s / 30)):
+                lease.write(Hold(lease.holder, lease.attempt, 100.0))
+                bench.dispatcher.tick()
+                clock.sleep(30.0)
+            lease.write(Release(lease.holder, lease.attempt, 10, "reclaimed"))
+        state = Execution(bench.store, {}, clock, "t").status(bench.jobs[0])
+        assert isinstance(state, Finished) is ended, state
+
+
+def test_an_operators_revocations_cost_no_budget() -> None:
+    bench = Bench()
+    for _ in range(10):
+        bench.dispatcher.tick()
+        bench.claim(launch=bench.runner.launched[-1].launch)
+        assert Execution(bench.store, {}, SYSTEM, "ann").revoke(bench.jobs[0], "x") == Revoked()
+    bench.dispatcher.tick()
+    assert len(bench.runner.launched) == 11
+
+
+def test_a_decision_holds_for_the_body_it_was_made_from_alone() -> None:
+    """The background watch reads a newer body between the decision and its act."""
+    bench = Bench()
+    bench.dispatcher.tick()
+    memory = bench.dispatcher.world.jobs[bench.jobs[0]]
+    bench.dispatcher.world.observe()
+    bench.dispatcher.snapshot()
+    lease = bench.claim()
+    bench.dispatcher.world.watch()
+    assert memory.witness and memory.witness.phase == "held"
+    bench.dispatcher._launch(Launch(bench.jobs[0], "local", "vacant"), "decided from expected")
+    bench.dispatcher._write(bench.jobs[0], Cancel("d", "decided from expected"))
+    assert isinstance(lease.write(Hold(lease.holder, 1, 100.0)), Confirmed)
+
+
+def test_a_frozen_dispatcher_leaves_no_launch_without_a_bill() -> None:
+    """Between its reservation and its intent another one passes it over and closes the bill."""
+    bench = Bench()
+    frozen, other = bench.dispatcher, bench.another()
+    frozen.world.observe()
+    frozen.snapshot()
+    job = bench.jobs[0]
+    spec = bench.specs[0]
+    key = keys.witness_of(spec)
+    stored = read_witness(bench.store, key)
+    change(bench.store, key, job, stored, Reserve("here", 0.0, frozen.name), SYSTEM)
+    bench.store.create(keys.unsettled(job, 1), b"{}")
+    SYSTEM.sleep(0.01)
+    for _ in range(3):
+        other.tick()
+    memory = frozen.world.jobs[job]
+    frozen._make(memory, frozen.rungs["local"], 1, "woken")
+    assert [made.launch for made in bench.runner.launched] == [2], "its intent's key is taken"
+
+
+def test_a_bill_that_was_closed_before_a_late_launch_is_open_again() -> None:
+    bench = Bench()
+    made = bench.runner.launch
+
+    def late(jobs: Sequence[Job]) -> Receipt:
+        bench.store.delete(keys.unsettled(jobs[0].job_id, 1))  # another dispatcher found nothing
+        return made(jobs)
+
+    bench.runner.launch = late  # type: ignore[method-assign]
+    bench.dispatcher.tick()
+    assert isinstance(bench.store.read(keys.unsettled(bench.jobs[0], 1)), Found)
+
+
+def test_a_bug_of_a_plug_in_does_not_end_the_dispatcher() -> None:
+    bench = Bench(2)
+    bench.runner.failures = [KeyError("data")]
+    tick = bench.dispatcher.tick()
+    assert len(bench.runner.launched) == 1
+    tick = bench.dispatcher.tick()
+    assert "may claim" in tick.reason(bench.jobs[0]), "what it did is not known"
 
 
 @pytest.mark.parametrize("failure", [NoSlots("none"), Rejected("no"), Unreachable("down")])
@@ -372,8 +488,6 @@ def test_a_changed_witness_is_decided_anew() -> None:
     stored = read_witness(bench.store, keys.witness_of(bench.specs[0]))
     bench.another().tick()
     assert bench.runner.launched[0].launch == 1
-    from tenure.dispatch.decide import Launch
-
     bench.dispatcher._launch(Launch(bench.jobs[0], "local", "none"), "stale")
     assert len(bench.runner.launched) == 1
     assert stored.witness is None

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tenure_protocol.lease import machine, watch
+from tenure_protocol.lease import machine
 from tenure_protocol.lease.machine import (
     SLACK_S,
     TABLE,
@@ -557,7 +557,7 @@ def test_a_gap_is_measured_by_the_lease_in_question(clock: FakeClock) -> None:
     look(watched)
     watch_for(clock, watched, 60.0, every_s=12.0)
     assert watched.of(KEY, "e1", 30.0).gapless_s == 0.0
-    assert watched.of(KEY, "e1", 36.0).gapless_s == 36.0
+    assert watched.of(KEY, "e1", 36.0).gapless_s == 60.0
 
 
 def test_a_small_drift_of_the_clocks_is_no_jump(clock: FakeClock) -> None:
@@ -572,9 +572,34 @@ def test_a_small_drift_of_the_clocks_is_no_jump(clock: FakeClock) -> None:
 def test_frequent_looks_still_watch_an_hour(clock: FakeClock) -> None:
     watched = Watch(clock)
     look(watched)
-    for _ in range(4 * watch._MANY):
+    for _ in range(40_000):
         clock.now_s += 0.1
         watched.saw([Entry(KEY, "e1", 0, 0.0)])
     found = watched.of(KEY, "e1", 3600.0)
     assert found.gapless_s >= 3600.0 and found.unchanged_s > 3600.0
-    assert len(watched._looks_s) <= watch._MANY
+    assert len(watched._gaps) < 100, "a watch of weeks stays small"
+
+
+@given(
+    gaps_s=st.lists(st.floats(0.1, 30.0), max_size=30),
+    since_s=st.floats(0.0, 12.0),
+    lease_s=st.floats(1.0, 90.0),
+)
+def test_a_watch_is_what_a_walk_back_over_its_looks_says(
+    gaps_s: list[float], since_s: float, lease_s: float
+) -> None:
+    with FakeClock() as clock:
+        watched = Watch(clock)
+        looks_s = [clock.monotonic_s()]
+        watched.saw([Entry(KEY, "e1", 0, 0.0)])
+        for gap_s in gaps_s:
+            clock.now_s += gap_s
+            watched.saw([Entry(KEY, "e1", 0, 0.0)])
+            looks_s.append(clock.monotonic_s())
+        clock.now_s += since_s
+        at_s = now_s = clock.monotonic_s()
+        for look_s in reversed(looks_s):
+            if at_s - look_s > lease_s / 3:
+                break
+            at_s = look_s
+        assert watched.of(KEY, "e1", lease_s).gapless_s == now_s - at_s

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runners.own_process import OwnProcessRunner
@@ -32,7 +33,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         import os, signal, sys, time
         if os.environ.get("STUBBORN"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        names = [name for name in os.environ if name.startswith("TENURE") or "KEY" in name]
+        names = [name for name in os.environ if name.startswith("TENURE") or name == "MY_KEY"]
         print(" ".join(sorted(names)), *sys.argv[1:], flush=True)
         time.sleep(600)
         """)
@@ -94,6 +95,49 @@ def test_a_worker_that_ends_by_itself_is_not_signalled(make: Make) -> None:
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
     runner_checks.until_closed(runner, receipt)
+
+
+def test_what_a_killed_worker_left_behind_is_ended_too(make: Make, tmp_path: Path) -> None:
+    script = tmp_path / "parent"
+    script.write_text(
+        f"#!{sys.executable}\nimport subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\nprint(child.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    script.chmod(0o755)
+    runner = make(python=str(script))
+    receipt = runner.launch([job()])
+    log = next((runner._site.root / ".tenure" / "workers").iterdir())
+    while not log.read_text():
+        SYSTEM.sleep(0.02)
+    child = psutil.Process(int(log.read_text()))
+    pid = receipt.handle["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)
+    runner_checks.until_closed(runner, receipt)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_worker_that_hides_its_name_is_still_known_by_its_start(make: Make) -> None:
+    """setproctitle overwrites the environment's memory; the pid and its start time remain."""
+    runner = make(linger_s=60.0)
+    receipt = runner.launch([job()])
+    renamed = Receipt(receipt.jobs, "here", "another-name", "cpu", 0.0, receipt.handle)
+    assert "by itself" in runner.release(renamed).reason
+
+
+def test_a_release_that_was_called_off_is_not_held_against_the_worker(make: Make) -> None:
+    runner = make(linger_s=0.05, grace_s=0.1)
+    receipt = runner.launch([job()])
+    runner.release(receipt)
+    SYSTEM.sleep(0.3)
+    assert "SIGTERM" in runner.release(receipt).reason, "its grace begins with SIGTERM"
+
+
+def test_a_folder_that_cannot_be_made_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / ".tenure").write_text("a file is in the way")
+    runner = OwnProcessRunner("here", {}, Site(tmp_path, SYSTEM))
+    with pytest.raises(Rejected):
+        runner.launch([job()])
 
 
 def test_a_reused_pid_is_nobody(make: Make) -> None:

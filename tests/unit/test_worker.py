@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -1142,3 +1145,83 @@ def test_a_tampered_model_is_named(clock: FakeClock) -> None:
     with pytest.raises(Stopped) as stop, world.claimed() as tenure:
         stages.run(tenure, Toy())
     assert stop.value.exit_code == exits.PROTOCOL and key in stop.value.reason
+
+
+# ------------------------------------------------------------------------- what experiments do
+
+
+@pytest.mark.parametrize(
+    ("error", "phase", "code"),
+    [(ValueError, "finished", exits.CODE_ERROR), (MemoryError, "released", exits.OUT_OF_MEMORY)],
+)
+def test_an_error_that_names_a_file_which_is_no_utf8_ends_the_job_all_the_same(
+    world: World, error: type[Exception], phase: str, code: int
+) -> None:
+    with pytest.raises((error, Stopped)), world.claimed() as tenure:
+        world.steps(tenure, 25)
+        raise error("cannot parse caf\udce9.csv")
+    assert (world.witness.phase, world.witness.exit_code) == (phase, code)
+    assert "cannot parse caf?.csv" in (world.witness.reason or "")
+
+
+FORKS = """
+import multiprocessing, os, sys, time
+from tenure_protocol.records import JobSpec
+from tenure_protocol.store.memory import MemoryStore
+from tenure_worker.claim import claim
+spec = JobSpec("e", "train", "training", "m:C", {}, 0, 1, "c", "d", 10)
+with claim(spec, MemoryStore(), 0, measured={}) as tenure:
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)  # leaves the block by its own way
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert tenure.folder.is_dir(), "the child has removed its parent's folder"
+    sleeper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    sleeper.start()
+    sleeper.terminate()
+    sleeper.join(20)
+    assert sleeper.exitcode == -15, "SIGTERM ends a child as it does without Tenure"
+    assert not tenure.stopping
+    tenure.finish({})
+"""
+
+
+def test_forked_children_of_an_experiment_are_not_the_worker() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKS], timeout=60, check=False)
+    assert ended.returncode == 0
+
+
+def test_a_snapshot_that_changes_while_it_is_uploaded_is_refused(
+    world: World, tmp_path: Path
+) -> None:
+    live = tmp_path / "live"
+    live.write_text("one")
+
+    def link(folder: Path) -> None:
+        os.link(live, folder / "f")
+
+    put = world.store.inner.put_file
+
+    def slowly(key: str, path: Path, progress: object = None) -> None:
+        live.write_text("two")
+        put(key, path)
+
+    world.store.inner.put_file = slowly  # type: ignore[method-assign]
+    with (
+        pytest.raises(ValueError, match="changed while it was uploaded"),
+        world.claimed() as tenure,
+    ):
+        world.steps(tenure, 25)
+        tenure.milestone(link)
+        world.steps(tenure, 50)
+    assert world.witness.pointer is None
+
+
+def test_a_milestone_that_comes_after_the_grace_is_still_kept(world: World) -> None:
+    """An evaluation cannot be cut; what it found is written before the worker goes."""
+    with pytest.raises(Stopped) as stop, world.claimed() as tenure:
+        tenure.request_stop("received SIGTERM", 5.0)
+        world.clock.sleep(21.0)
+        tenure.milestone(touch)
+    assert stop.value.exit_code == exits.RELEASED
+    assert world.witness.pointer is not None

@@ -20,8 +20,12 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, change, read_witness
 from tenure_protocol.lease.machine import Claim, Event, Reserve, Revoke
 from tenure_protocol.records import JobSpec, SnapshotRef, Witness
+from tenure_protocol.store.api import StoreSilent
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker import code, exits
+from tenure_worker.__main__ import patiently
+from tenure_worker.exits import Stopped
+from tests.fake_clock import FakeClock
 from tests.toy.experiment import final_word
 
 CHECKOUT = Path(__file__).parents[2]
@@ -246,3 +250,22 @@ def test_help_names_every_exit_code(no_torch: Path) -> None:
     )
     for number, words in exits.EXIT_CODES.items():
         assert f"{number:3d}  {words}" in done.stdout
+
+
+def test_a_store_that_is_silent_at_the_start_is_waited_for_and_then_given_up() -> None:
+    with FakeClock() as clock:
+        start_s = clock.monotonic_s()
+
+        def ask() -> str:
+            if clock.monotonic_s() - start_s < 300.0:
+                raise StoreSilent("no route")
+            return "here"
+
+        assert patiently(ask, clock) == "here"
+
+        def never() -> str:
+            raise StoreSilent("no route")
+
+        with pytest.raises(Stopped) as stop:
+            patiently(never, clock)
+        assert stop.value.exit_code == exits.STORE_GONE

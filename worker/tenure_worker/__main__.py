@@ -6,14 +6,15 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from tenure_protocol import fingerprint
-from tenure_protocol.clock import SYSTEM
+from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import CLAIM_WINDOW_S
 from tenure_protocol.records import PROTOCOL_VERSION, JobSpec
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable, is_key
 from tenure_protocol.store.open import open_store
@@ -22,6 +23,9 @@ from tenure_worker.claim import claim, read_spec, refuse
 from tenure_worker.exits import EXIT_CODES, Stopped
 from tenure_worker.tenure import Tenure
 
+T = TypeVar("T")
+
+_ASK_AGAIN_S = 2.0
 _TABLE = "\n".join(f"  {number:3d}  {words}" for number, words in EXIT_CODES.items())
 
 
@@ -53,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     if not is_key(keys.job(options.job)):
         parser.error(f"{options.job!r} is no job id")
     try:
-        return work(open_store(options.store), options.job, options.launch, Path(options.code))
+        store = patiently(lambda: open_store(options.store))
+        return work(store, options.job, options.launch, Path(options.code))
     except StoreUnusable as error:
         print(f"tenure: {error}", file=sys.stderr)
         return exits.USAGE
@@ -62,14 +67,27 @@ def main(argv: list[str] | None = None) -> int:
         return stop.exit_code
 
 
+def patiently(ask: Callable[[], T], clock: Clock = SYSTEM) -> T:
+    """An answer of a store that may be silent for a while. Raises :class:`Stopped` (store gone).
+
+    The job's own patience is not known before its spec is read: the claim window stands for it.
+    """
+    end_s = clock.monotonic_s() + CLAIM_WINDOW_S
+    while True:
+        try:
+            return ask()
+        except StoreSilent as error:
+            if clock.monotonic_s() >= end_s:
+                raise Stopped(exits.STORE_GONE, str(error)) from error
+        clock.sleep(_ASK_AGAIN_S)
+
+
 def work(store: Store, job: str, launch: int, code_path: Path) -> int:
     """Prepare the environment, claim and run. Raises :class:`Stopped`."""
     try:
-        spec = read_spec(store, job)
+        spec = patiently(lambda: read_spec(store, job))
     except Corrupt as error:
         raise Stopped(exits.PROTOCOL, str(error)) from error
-    except StoreSilent as error:
-        raise Stopped(exits.STORE_GONE, str(error)) from error
     if spec.requires is not None:
         _pin(spec, store, launch)
     code.add_code_path(code_path.absolute())

@@ -137,7 +137,15 @@ def _stopping(tenure: Tenure) -> Iterator[None]:
         yield
         return
 
+    owner = os.getpid()
+
     def ask(number: int, _frame: object) -> None:
+        if os.getpid() != owner:  # a forked child of the experiment, such as a pool's worker
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        if number == signal.SIGINT and tenure.stopping:
+            raise KeyboardInterrupt  # a person who asks twice means it
         tenure.request_stop(f"received {signal.Signals(number).name}")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}

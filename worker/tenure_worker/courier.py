@@ -121,6 +121,11 @@ class Courier:
         files = snapshot.entries(parcel.folder, prefix)
         for name in files:
             self._insist(partial(self._store.put_file, prefix + name, parcel.folder / name))
+        if snapshot.entries(parcel.folder, prefix) != files:
+            raise ValueError(
+                "a file of the snapshot changed while it was uploaded; save() must copy what goes on "
+                "changing, not link it"
+            )
         manifest = replace(draft, files=files)
         body = encode(manifest)
         self._insist(partial(self._put_chunk, Chunk(prefix + snapshot.MANIFEST, body)))

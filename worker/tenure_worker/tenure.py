@@ -6,9 +6,11 @@ reports; the loop moves the pointer. A loop that waits renews only under an anno
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +23,7 @@ from tenure_protocol.codec import Corrupt, canonical, plain
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Confirmed, Deposed, Lease, fruitless
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
-from tenure_protocol.records import MAX_RESULT_BYTES, Announced, JobSpec, Manifest, Pointer
+from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
 from tenure_protocol.store.api import P99_S, Store, StoreSilent
 from tenure_worker import exits, snapshot
 from tenure_worker.carrier import Answer, Carrier, Errand
@@ -38,6 +40,7 @@ STOP_GRACE_S = 20.0  # for a last milestone after SIGTERM
 _RING = 64
 _WAIT_S = 0.05
 _REASON_CHARS = 2000
+_MOST_SWALLOWED = 1000
 _WARNINGS = 20  # differences named in the log of a job that moved to another environment
 
 
@@ -54,6 +57,8 @@ class Tenure:
     ) -> None:
         self.spec = spec
         self.step_number = 0
+        self._pid = os.getpid()
+        self._swallowed = 0  # how often the experiment went on after it was stopped
         self._store = store
         self._lease = lease
         self._clock = clock
@@ -78,6 +83,7 @@ class Tenure:
         self._saves = 0
         self._save_s: float | None = None
         self._stop: tuple[str, float] | None = None  # why, and when at the latest
+        self._asked: Asked | None = None  # the request that has been read already
         self._last_milestone = 0
         self._ended = False
         self._stopped: Stopped | None = None  # raised again, should the experiment swallow it
@@ -101,10 +107,15 @@ class Tenure:
     @property
     def milestone_due(self) -> bool:
         """Every ``milestone_every`` steps, and as soon as the worker has been asked to stop."""
-        return self._stop is not None or (
+        return self.stopping or (
             self.step_number % self.spec.milestone_every == 0
             and self.step_number != self._last_milestone
         )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this worker has been asked to stop."""
+        return self._stop is not None
 
     @property
     def saved_step(self) -> int:
@@ -151,6 +162,8 @@ class Tenure:
         Raises ``ValueError`` for a file name that no key can hold, and what ``save`` raises.
         """
         self._busy_s += self._now() - self._segment_s
+        if self._stop:  # here it is, and worth the little that writing it takes
+            self._stop = (self._stop[0], max(self._stop[1], self._now() + STOP_GRACE_S))
         self._look(self._now())
         self._wait(lambda: not self._in_transit, "the previous snapshot is on its way")
         self._saves += 1
@@ -213,8 +226,9 @@ class Tenure:
 
     def request_stop(self, reason: str, within_s: float = STOP_GRACE_S) -> None:
         """Ask this worker to release after one last milestone; safe in a signal handler."""
-        if self._stop is None:
-            self._stop = (reason, self._now() + within_s)
+        until_s = self._now() + within_s
+        if self._stop is None or until_s < self._stop[1]:
+            self._stop = (reason, until_s)
         self._woken = True
 
     def fetch_model(self, folder: Path) -> Manifest:
@@ -235,6 +249,8 @@ class Tenure:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child of the experiment leaves; the tenure is its parent's
         try:
             if isinstance(error, Stopped):
                 return
@@ -261,7 +277,7 @@ class Tenure:
         if code != exits.CODE_ERROR:
             self._await_snapshot()
             self._release(code, words)
-        tail = "".join(traceback.format_exception(error))[-_REASON_CHARS:]
+        tail = _told("".join(traceback.format_exception(error)))[-_REASON_CHARS:]
         self._end(code, tail, {})
 
     def _close(self) -> None:
@@ -333,7 +349,8 @@ class Tenure:
             self._pointer = errand.move.pointer
             self._move, self._in_transit = None, False
         asked = self._lease.witness.asked
-        if asked and self._stop is None:
+        if asked and asked != self._asked:
+            self._asked = asked
             self.request_stop(f"asked to {asked.what} by {asked.by}", asked.within_s)
 
     def _lose_time(self, now_s: float) -> None:
@@ -420,8 +437,11 @@ class Tenure:
 
     def _fetch(self, job: str, pointer: Pointer, folder: Path) -> Manifest:
         """Fetch a snapshot, renewing under an announcement as its bytes arrive."""
+        loop = threading.get_ident()
 
         def breathe(done: int, total: int) -> None:
+            if threading.get_ident() != loop:
+                return  # the loop alone authorises, whatever thread a store tells from
             now_s = self._now()
             self._take_answers()
             self._lose_patience(now_s)
@@ -464,6 +484,11 @@ class Tenure:
 
     def _still_open(self) -> None:
         if self._stopped is not None:
+            self._swallowed += 1
+            if (
+                self._swallowed > _MOST_SWALLOWED
+            ):  # a bare except in a loop keeps a worker nobody wants
+                os._exit(self._stopped.exit_code)
             raise self._stopped
         if self._ended:
             raise RuntimeError("this job is finished; nothing can follow tenure.finish(result)")
@@ -480,7 +505,9 @@ class Tenure:
         self._settle(limit_s)
         self._ended = True
         if not self._carrier.busy:
-            errand = Release(self._lease.holder, self._lease.attempt, code, reason[:_REASON_CHARS])
+            errand = Release(
+                self._lease.holder, self._lease.attempt, code, _told(reason)[:_REASON_CHARS]
+            )
             self._carrier.send(errand)
             self._settle(limit_s)
         self._stop_now(code, reason)
@@ -504,3 +531,8 @@ class Tenure:
                 self._clock.sleep(_WAIT_S)
             else:
                 self._carrier.send(errand)
+
+
+def _told(words: str) -> str:
+    """Text that can be stored: a file name that is no UTF-8 leaves half characters in messages."""
+    return words.encode("utf-8", "replace").decode()

@@ -83,6 +83,7 @@ class Unsettled:
     """No usable answer: the change may have happened or may still happen."""
 
     reason: str
+    locked: bool = False  # every try met a lock of this machine, and the body is still the same
 
 
 def change(
@@ -93,7 +94,7 @@ def change(
     if isinstance(new, Refused):
         return new
     ours: dict[str, Witness] = {}
-    reason = ""
+    reason, locked = "", True
     for _ in range(_ROUNDS):
         attempt = new.stamped(clock.nonce())
         ours[attempt.write_id] = attempt
@@ -111,7 +112,8 @@ def change(
         if now.etag != stored.etag:
             return Changed()
         reason = outcome.reason if isinstance(outcome, Unknown) else "refused, yet nothing changed"
-    return Unsettled(reason)
+        locked = locked and isinstance(outcome, Unknown) and outcome.locked
+    return Unsettled(reason, locked)
 
 
 # -------------------------------------------------------------------------------------- the holder

@@ -6,6 +6,7 @@ a third of the lease in question between two good listings.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,9 +14,7 @@ from tenure_protocol.clock import Clock
 from tenure_protocol.lease.machine import Watched
 from tenure_protocol.store.api import Entry
 
-#: Wall and monotonic clocks may drift apart this much between two looks before it is a jump.
 JUMP_S = 2.0
-_MANY = 20_000  # looks kept
 
 
 @dataclass
@@ -29,7 +28,11 @@ class Watch:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._looks_s: list[float] = []  # monotonic times of the good looks of the running watch
+        self._first_s: float | None = None  # monotonic time of the running watch's first good look
+        self._last_s = 0.0
+        # Gaps between looks as (length, time of the look after it), in order of time, each longer
+        # than all after it: the newest gap above any length is found by bisection.
+        self._gaps: list[tuple[float, float]] = []
         self._skew_s = clock.wall_s() - clock.monotonic_s()
         self._seen: dict[str, _Seen] = {}
 
@@ -40,8 +43,7 @@ class Watch:
         if abs(skew_s - self._skew_s) > JUMP_S:
             self.broke()
         self._skew_s = skew_s
-        self._looks_s.append(now_s)
-        self._thin()
+        self._note_gap(now_s)
         fresh: dict[str, _Seen] = {}
         for row in rows:
             old = self._seen.get(row.key)
@@ -50,7 +52,8 @@ class Watch:
 
     def broke(self) -> None:
         """A call failed: whatever happened before it was not watched."""
-        self._looks_s.clear()
+        self._first_s = None
+        self._gaps.clear()
         self._seen.clear()
 
     def of(self, key: str, etag: str, lease_s: float) -> Watched:
@@ -61,15 +64,20 @@ class Watch:
             return Watched(0.0, 0.0)
         return Watched(self._gapless_s(now_s, lease_s), now_s - seen.since_s)
 
-    def _gapless_s(self, now_s: float, lease_s: float) -> float:
-        since_s = now_s
-        for look_s in reversed(self._looks_s):
-            if since_s - look_s > lease_s / 3 or now_s - since_s >= lease_s:
-                break  # a gap, or as long a watch as anybody asks for
-            since_s = look_s
-        return now_s - since_s
+    def _note_gap(self, now_s: float) -> None:
+        if self._first_s is None:
+            self._first_s = now_s
+        else:
+            gap_s = now_s - self._last_s
+            while self._gaps and self._gaps[-1][0] <= gap_s:
+                self._gaps.pop()
+            self._gaps.append((gap_s, now_s))
+        self._last_s = now_s
 
-    def _thin(self) -> None:
-        # Thinned, not dropped: a lease of an hour needs a watch of an hour, however often we look.
-        if len(self._looks_s) > _MANY:
-            self._looks_s[: _MANY // 2] = self._looks_s[: _MANY // 2 : 2]
+    def _gapless_s(self, now_s: float, lease_s: float) -> float:
+        """How long no gap was longer than a third of the lease, the one up to now included."""
+        longest_s = lease_s / 3
+        if self._first_s is None or now_s - self._last_s > longest_s:
+            return 0.0
+        after = bisect_left(self._gaps, -longest_s, key=lambda gap: -gap[0])
+        return now_s - (self._gaps[after - 1][1] if after else self._first_s)

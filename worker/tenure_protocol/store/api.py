@@ -36,6 +36,7 @@ class Unknown:
     """No usable answer. The write may have happened, may still happen, or never."""
 
     reason: str
+    locked: bool = False  # it has not been tried: a process of this machine holds the key's lock
 
 
 Outcome = Written | Lost | Unknown

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.store.api import (
@@ -45,6 +45,7 @@ _HASHED_UP_TO = 1 << 20  # larger objects are never conditional; their ETag is s
 _TEMP = ".temp"
 _LOCKS = ".locks"
 _STALE_TEMP_S = 86_400.0
+_FUTURE_S = 2.0
 
 
 class DirectoryStore:
@@ -82,13 +83,13 @@ class DirectoryStore:
     def read(self, key: str) -> Found | Missing:
         try:
             with self._path(key).open("rb") as file:
-                written_s = os.fstat(file.fileno()).st_mtime
+                age_s = self._age_s(file)
                 body = file.read()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return Missing()
         except OSError as error:
             raise StoreSilent(f"{key} could not be read ({_words(error)})") from error
-        return Found(body, _etag(body), self._age_s(written_s))
+        return Found(body, _etag(body), age_s)
 
     def read_range(self, key: str, start: int, length: int) -> bytes | Missing:
         try:
@@ -122,7 +123,7 @@ class DirectoryStore:
             if _is_folder(row):
                 if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
                     yield from self._walk(folder / row.name, f"{key}/", prefix)
-            elif key.startswith(prefix):
+            elif key.startswith(prefix) and is_key(key):  # an editor's backup is no object
                 try:
                     yield self._entry(folder / row.name, key)
                 except FileNotFoundError:
@@ -135,12 +136,16 @@ class DirectoryStore:
                 etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
             else:
                 etag = _etag(file.read())
-        return Entry(key, etag, stat.st_size, self._age_s(stat.st_mtime))
+            return Entry(key, etag, stat.st_size, self._age_s(file))
 
-    def _age_s(self, written_s: float) -> float:
+    def _age_s(self, file: BinaryIO) -> float:
         # The kernel stamps files with this machine's wall clock, so this difference is the store's
-        # own; a jump of that clock is why a watcher also demands a watch of its own.
-        return max(0.0, self._clock.wall_s() - written_s)
+        # own; a jump of that clock is why a watcher also demands a watch of its own. A file from
+        # the future (the clock was set back since) would never age: its age begins now.
+        age_s = self._clock.wall_s() - os.fstat(file.fileno()).st_mtime
+        if age_s < -_FUTURE_S:
+            os.utime(file.fileno())
+        return max(0.0, age_s)
 
     # ---------------------------------------------------------------------------- writing
 
@@ -159,7 +164,9 @@ class DirectoryStore:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._locked(key) as locked:
                     if not locked:
-                        return Unknown(f"another process has held the lock of {key} too long")
+                        return Unknown(
+                            f"another process has held the lock of {key} too long", locked=True
+                        )
                     if _current_etag(path) != etag:
                         return Lost()
                     os.utime(temp)  # the age counts from here, not from before the wait
@@ -221,7 +228,7 @@ class DirectoryStore:
     @contextmanager
     def _locked(self, key: str) -> Iterator[bool]:
         """Hold the key's lock; false when it could not be had within the deadline."""
-        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        name = hashlib.sha256(key.encode()).hexdigest()[:3]  # 4,096 files, however many keys
         end_s = self._clock.monotonic_s() + self.deadline_s
         with (self._root / _LOCKS / name).open("ab") as file:
             while True:
@@ -255,7 +262,7 @@ class DirectoryStore:
         """Remove temp files that a killed process left a day ago."""
         for row in os.scandir(self._root / _TEMP):
             try:
-                if self._age_s(row.stat().st_mtime) > _STALE_TEMP_S:
+                if self._clock.wall_s() - row.stat().st_mtime > _STALE_TEMP_S:
                     os.unlink(row.path)
             except OSError:
                 continue  # gone already, or another user's

@@ -7,14 +7,15 @@ total deadline, because a timeout per read lets a server that drips bytes hold i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import builtins
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.clock import SYSTEM, Clock, Mailbox
 from tenure_protocol.store.api import (
     DEADLINE_S,
     Entry,
@@ -40,6 +41,7 @@ _CONNECT_S = 3.0
 _READ_S = 9.0
 _BULK_READ_S = 60.0
 _BULK_ATTEMPTS = 9
+_TELL_EVERY_S = 0.25
 _OPTIONS = {"endpoint_url", "region", "etags"}
 _GONE = {"NoSuchKey", "404", "NotFound"}
 _REFUSED = {"PreconditionFailed", "412"}
@@ -111,17 +113,29 @@ class S3Store:
     # ---------------------------------------------------------------------------- reading
 
     def read(self, key: str) -> Found | Missing:
+        """Small bodies, by the client that does not retry and within the total deadline.
+
+        A holder settles its writes by reads: one that hangs would keep it from its next renewal.
+        """
+
+        full = self._full(key)
+
         def get() -> Found:
-            answer = self._call("get_object", Key=self._full(key))
+            answer = self._call("get_object", self._strict, Key=full)
             body = cast("_Readable", answer["Body"]).read()
             return Found(body, _etag(answer), _age_s(answer, answer["LastModified"]))
 
-        return self._asked(key, "read", get)
+        answer = self._within(lambda: self._asked(key, "read", get), key)
+        if answer is None:
+            raise StoreSilent(f"{key} could not be read (no answer in {self.deadline_s:.0f} s)")
+        return answer
 
     def read_range(self, key: str, start: int, length: int) -> bytes | Missing:
+        full = self._full(key)
+
         def get() -> bytes:
             span = f"bytes={start}-{start + length - 1}"
-            answer = self._call("get_object", Key=self._full(key), Range=span)
+            answer = self._call("get_object", Key=full, Range=span)
             return cast("_Readable", answer["Body"]).read()
 
         if length <= 0:
@@ -133,26 +147,38 @@ class S3Store:
             return  # no key begins like this; some servers would tidy it up and list others
         token: dict[str, object] = {}
         while True:
-            page = self._page(prefix, token)
-            for row in cast("list[Mapping[str, object]]", page.get("Contents", [])):
-                key = str(row["Key"]).removeprefix(self._prefix)
-                yield Entry(
-                    key, str(row["ETag"]), cast(int, row["Size"]), _age_s(page, row["LastModified"])
-                )
-            if not page.get("IsTruncated"):
+            rows, token = self._page(prefix, token)
+            yield from (row for row in rows if is_key(row.key))
+            if not token:
                 return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _page(self, prefix: str, token: Mapping[str, object]) -> Mapping[str, object]:
-        def ask() -> Mapping[str, object]:
-            answer = self._call("list_objects_v2", Prefix=self._prefix + prefix, **token)
+    def _page(
+        self, prefix: str, token: Mapping[str, object]
+    ) -> tuple[builtins.list[Entry], dict[str, object]]:
+        """One page within the total deadline, and what asks for the next one."""
+
+        def ask() -> tuple[builtins.list[Entry], dict[str, object]]:
+            full = self._prefix + prefix
+            answer = self._call("list_objects_v2", self._strict, Prefix=full, **token)
             if "Name" not in answer or "KeyCount" not in answer:
                 raise StoreSilent(f"{prefix}* got an answer that is no listing")
-            return answer
+            rows = [
+                Entry(
+                    str(row["Key"]).removeprefix(self._prefix),
+                    str(row["ETag"]),
+                    cast(int, row["Size"]),
+                    _age_s(answer, row["LastModified"]),
+                )
+                for row in cast("Sequence[Mapping[str, object]]", answer.get("Contents", []))
+            ]
+            if answer.get("IsTruncated"):
+                return rows, {"ContinuationToken": answer["NextContinuationToken"]}
+            return rows, {}
 
-        page = self._asked(prefix, "listed", ask)
-        if isinstance(page, Missing):
-            raise StoreSilent(f"{prefix}* could not be listed (no such bucket)")
+        page = self._within(lambda: self._asked(prefix, "listed", ask), prefix)
+        if page is None or isinstance(page, Missing):
+            why = "no such bucket" if page else f"no answer in {self.deadline_s:.0f} s"
+            raise StoreSilent(f"{prefix}* could not be listed ({why})")
         return page
 
     # ---------------------------------------------------------------------------- writing
@@ -168,7 +194,7 @@ class S3Store:
         full = self._full(key)
 
         def put() -> Outcome:
-            from botocore.exceptions import BotoCoreError, ClientError
+            from botocore.exceptions import ClientError
 
             try:
                 answer = self._call("put_object", self._strict, Key=full, Body=body, **condition)
@@ -177,49 +203,99 @@ class S3Store:
                 if code in _REFUSED or (code in _GONE and "IfMatch" in condition):
                     return Lost()
                 return Unknown(f"{key}: {code}")
-            except BotoCoreError as error:
+            except Exception as error:  # no answer, or one that is none
                 return Unknown(f"{key}: {_words(error)}")
             if not answer.get("ETag"):
                 return Unknown(f"{key}: an answer without an ETag confirms nothing")
             return Written(_etag(answer))
 
-        return self._within(put, self.deadline_s, key)
+        outcome = self._within(put, key)
+        return outcome or Unknown(f"{key}: no answer within {self.deadline_s:.0f} s")
 
-    def _within(self, call: Callable[[], Outcome], deadline_s: float, key: str) -> Outcome:
-        """Run a call in a thread of its own, and give up on its answer after the deadline."""
-        box = self._clock.mailbox(1)  # type: ignore[var-annotated]
+    def _within(self, call: Callable[[], T], key: str) -> T | None:
+        """Run a call in a thread of its own; ``None`` when it has not ended by the deadline."""
+        box: Mailbox[T | Exception] = self._clock.mailbox(1)
 
         def run() -> None:
             try:
                 box.put(call())
             except Exception as error:
-                box.put(Unknown(f"{key}: {type(error).__name__}: {error}"))
+                box.put(error)
 
         self._clock.spawn(run, "tenure-s3")
-        outcome: Outcome | None = box.get(deadline_s)
-        return outcome or Unknown(f"{key}: no answer within {deadline_s:.0f} s")
+        answer = box.get(self.deadline_s)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def put_file(self, key: str, path: Path, progress: Progress | None = None) -> None:
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
+        """Upload in parts where it is large, and look afterwards that all of it is there.
 
-        try:
-            self._bulk.upload_file(
-                str(path), self._bucket, self._full(key),
-                Callback=_told(progress, path.stat().st_size),
-            )  # fmt: skip
-        except (Boto3Error, BotoCoreError, ClientError) as error:
-            raise StoreSilent(f"{key} could not be written ({_words(error)})") from error
+        An answer of 200 alone confirms nothing: a proxy's page is one too.
+        """
+        size, full = path.stat().st_size, self._full(key)
+
+        def put(told: Callable[[int], None]) -> None:
+            self._bulk.upload_file(str(path), self._bucket, full, Callback=told)
+
+        def confirm() -> int:
+            return cast(int, self._call("head_object", Key=full)["ContentLength"])
+
+        self._transfer(key, "written", put, size, progress)
+        found = self._asked(key, "confirmed", confirm)
+        if found != size:
+            words = "nothing" if isinstance(found, Missing) else f"{found} bytes"
+            raise StoreSilent(f"{key} was uploaded, and {words} of {size} are there")
 
     def get_file(self, key: str, path: Path, progress: Progress | None = None) -> bool:
-        def get() -> bool:
-            size = cast(int, self._call("head_object", Key=self._full(key))["ContentLength"])
-            self._bulk.download_file(
-                self._bucket, self._full(key), str(path), Callback=_told(progress, size)
-            )
-            return True
+        full = self._full(key)
 
-        return self._asked(key, "fetched", get) is True
+        def look() -> int:
+            return cast(int, self._call("head_object", Key=full)["ContentLength"])
+
+        size = self._asked(key, "fetched", look)
+        if isinstance(size, Missing):
+            return False
+
+        def get(told: Callable[[int], None]) -> None:
+            self._bulk.download_file(self._bucket, full, str(path), Callback=told)
+
+        self._transfer(key, "fetched", get, size, progress)
+        return True
+
+    def _transfer(
+        self,
+        key: str,
+        verb: str,
+        run: Callable[[Callable[[int], None]], None],
+        size: int,
+        progress: Progress | None,
+    ) -> None:
+        """Run a transfer beside the caller, and tell its progress in the caller's own thread.
+
+        boto3 tells it from several threads at once; a training loop renews and stops by it.
+        """
+        moved: list[int] = []
+        box: Mailbox[Exception | bool] = self._clock.mailbox(1)
+
+        def work() -> None:
+            try:
+                run(moved.append)
+                box.put(True)
+            except Exception as error:
+                box.put(error)
+
+        self._clock.spawn(work, "tenure-s3-transfer")
+        while True:
+            ended = box.get(_TELL_EVERY_S)
+            if progress:
+                progress(sum(moved), size)
+            if ended is not None:
+                break
+        if isinstance(ended, OSError):
+            raise ended  # a disk of this machine
+        if isinstance(ended, Exception):
+            raise StoreSilent(f"{key} could not be {verb} ({_words(ended)})") from ended
 
     def presign(self, key: str, method: Literal["GET", "PUT"], expires_s: int) -> str | None:
         name = {"GET": "get_object", "PUT": "put_object"}[method]
@@ -227,7 +303,8 @@ class S3Store:
         return str(self._bulk.generate_presigned_url(name, parameters, ExpiresIn=expires_s))
 
     def delete(self, key: str) -> None:
-        self._asked(key, "deleted", lambda: self._call("delete_object", Key=self._full(key)))
+        full = self._full(key)
+        self._asked(key, "deleted", lambda: self._call("delete_object", Key=full))
 
     # ----------------------------------------------------------------------------- inside
 
@@ -244,10 +321,12 @@ class S3Store:
         self, key: str, verb: str, ask: Callable[[], T], beyond: T | None = None
     ) -> T | Missing:
         """An answer, or Missing; every failure is a silent store."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import ClientError
 
         try:
             return ask()
+        except StoreSilent:
+            raise
         except ClientError as error:
             code = _code(error)
             if code in _GONE:
@@ -255,7 +334,7 @@ class S3Store:
             if code == "InvalidRange" and beyond is not None:
                 return beyond
             raise StoreSilent(f"{key} could not be {verb} ({code})") from error
-        except (BotoCoreError, KeyError, OSError) as error:
+        except Exception as error:  # no connection, a page of a proxy, a header that is missing
             raise StoreSilent(f"{key} could not be {verb} ({_words(error)})") from error
 
 
@@ -301,16 +380,3 @@ def _code(error: Exception) -> str:
 def _words(error: Exception) -> str:
     """The kind of failure without addresses, which may carry a signature."""
     return type(error).__name__
-
-
-def _told(progress: Progress | None, total: int) -> Callable[[int], None] | None:
-    if progress is None:
-        return None
-    done = 0
-
-    def tell(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(done, total)
-
-    return tell
