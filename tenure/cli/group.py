@@ -44,6 +44,7 @@ CORE = {
     "release": "tenure.cli.release:release",
     "dispatch": "tenure.cli.dispatch:dispatch",
     "store": "tenure.cli.store:app",
+    "sim": "tenure.cli.sim:sim",
 }
 
 
