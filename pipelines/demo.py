@@ -43,7 +43,8 @@ url = "file:store"
 [runners.here]
 kind = "own_process"
 slots = 2
-grace_s = 120          # the stopped worker is to be woken, not killed
+linger_s = 120         # the stopped worker is to be woken and to end by itself: no signal
+grace_s = 120          # hurries it, however slow this machine is
 [rungs.local]
 runner = "here"
 card = "cpu"
