@@ -17,11 +17,11 @@ from tenure.sim.clock import Process
 from tenure.sim.platform import Cloud
 from tenure.sim.store import Object
 from tenure_protocol.codec import sha256_hex
+from tenure_protocol.lease.client import CLAIM_WINDOW_S
 from tenure_worker import exits
 
 Body = dict[str, object]
 SLACK_S = 3.0
-_COURIER_S = 20.0
 _FINAL = ("finished", "cancelled")
 _CARRIED = ("launch", "barrier", "attempt", "asked", "pointer", "holder", "held_back")
 
@@ -519,18 +519,9 @@ class Checker:
 
     def _silent_for_long(self, worker: Worker) -> bool:
         p = worker.process
-        now_s = self._scheduler.now_s
-        if f"jobs/{worker.job}/job.json" not in p.confirmed:
-            return p.troubled_s > 0  # it never learnt of its patience, nor held anything
-        # The courier retries every 15 s, so what it was told last may be that old.
-        longest_s = max(
-            (gap_s for gap_s, ended_s in p.gaps.values() if now_s - ended_s < _COURIER_S),
-            default=0.0,
-        )
-        ongoing_s = max(
-            now_s - p.answered.get(kind, worker.started_s) for kind in ("witness", "jobs")
-        )
-        return p.troubled_s > 0 and max(longest_s, ongoing_s) >= 0.9 * worker.patience_s
+        knows = f"jobs/{worker.job}/job.json" in p.confirmed  # its own patience
+        lasted_s = max((p.sent[kind] - since_s for kind, since_s in p.silent.items()), default=0.0)
+        return lasted_s >= (worker.patience_s if knows else CLAIM_WINDOW_S)
 
     def at_the_end(self, settled: bool, limit_s: float) -> None:
         """Invariant 7, and what must be true of the store when everything has ended."""

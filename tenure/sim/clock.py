@@ -41,20 +41,23 @@ class Process:
         self.troubled_s = 0.0  # when it last went without an answer, or was frozen
         self.harmed_s = 0.0  # the same, where nobody else was hit
         self.confirmed: dict[str, float] = {}  # key: when it was told that a write is stored
-        self.answered: dict[str, float] = {}  # kind of key: when a write to it was last confirmed
-        self.gaps: dict[
-            str, tuple[float, float]
-        ] = {}  # kind of key: the longest late gap, when it ended
+        self.silent: dict[str, float] = {}  # kind of key: when a call first failed, until an answer
+        self.sent: dict[str, float] = {}  # kind of key: when the latest call that failed was sent
 
     def confirm(self, key: str, now_s: float) -> None:
         """It was told that a write is stored."""
         self.confirmed[key] = now_s
+
+    def unanswered(self, key: str, sent_s: float, now_s: float) -> None:
+        """A call has failed."""
         kind = key.partition("/")[0]
-        gap_s = now_s - self.answered.get(kind, now_s)
-        longest_s, ended_s = self.gaps.get(kind, (0.0, 0.0))
-        if gap_s > longest_s or now_s - ended_s > 60.0:
-            self.gaps[kind] = (gap_s, now_s)
-        self.answered[kind] = now_s
+        self.troubled_s = now_s
+        self.silent.setdefault(kind, now_s)
+        self.sent[kind] = sent_s
+
+    def answered(self, key: str) -> None:
+        """A call has not failed."""
+        self.silent.pop(key.partition("/")[0], None)
 
     def harm(self, until_s: float) -> None:
         """Something hits this process alone, until a moment."""

@@ -269,8 +269,9 @@ class SimulatedStore:
         scheduler.at(now_s + travel_s, arrive)
         scheduler.wait(None)
         if answer:
+            process.answered(key)
             return answer[0]
-        process.troubled_s = scheduler.now_s
+        process.unanswered(key, now_s, scheduler.now_s)
         return None
 
     def _cut(self) -> bool:

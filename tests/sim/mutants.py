@@ -16,7 +16,7 @@ from tenure_protocol.lease.client import Changed, Confirmed, Deposed, Lease, Sil
 from tenure_protocol.lease.machine import Hold, Occupied, Refused, Vacant, Watched, transition
 from tenure_protocol.records import FileEntry, Witness
 from tenure_protocol.store.api import StoreSilent, Unknown, Written
-from tenure_worker import carrier, courier, snapshot
+from tenure_worker import carrier, claim, courier, snapshot
 from tenure_worker import tenure as worker
 
 Patch = pytest.MonkeyPatch
@@ -172,6 +172,25 @@ def silence_stops_a_worker(patch: Patch) -> None:
         real(self, errand, answer)  # type: ignore[arg-type]
 
     patch.setattr(worker.Tenure, "_handle", handle)
+
+
+@mutant("6 only proof")
+def time_in_which_nobody_asked_counts_as_silence(patch: Patch) -> None:
+    real = worker.Tenure._lose_patience
+
+    def lose(self: worker.Tenure) -> None:
+        for silence in (self._unanswered, self._courier.silence):
+            if silence._since_s is not None:
+                silence.lasted_s = self._now() - silence._since_s
+        real(self)
+
+    patch.setattr(worker.Tenure, "_lose_patience", lose)
+
+
+@mutant("6 only proof")
+def one_silent_read_before_the_claim_stops_a_worker(patch: Patch) -> None:
+    real = claim.patiently
+    patch.setattr(claim, "patiently", lambda ask, clock, *_: real(ask, clock, 0.0))
 
 
 @mutant("6 only proof", theme="outages")

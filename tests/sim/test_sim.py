@@ -17,7 +17,6 @@ from tenure.sim.faults import KINDS, THEMES
 from tenure.sim.run import Summary, run_history, run_many
 from tenure.sim.scenario import OutagePath, outages_of
 
-pytestmark = pytest.mark.soak  # its counts in `make test` are the next issue's
 PATHS: tuple[OutagePath, ...] = ("platform", "dispatcher", "store", "worker")
 
 

@@ -405,6 +405,24 @@ def test_a_long_pause_is_no_silence_of_the_store(world: World, clock: FakeClock)
     assert world.witness.phase == "finished"
 
 
+@pytest.mark.parametrize("which", [is_artifact, lambda key: not is_artifact(key)])
+def test_a_long_pause_in_a_short_silence_is_no_long_silence(
+    world: World, clock: FakeClock, which: Callable[[str], bool]
+) -> None:
+    """Calls had failed before it; the store answers again after it: it asks before it gives up."""
+    with world.claimed() as tenure:
+        world.steps(tenure, 30)
+        world.store.silent = which
+        tenure.milestone(touch)
+        world.steps(tenure, 10)
+        world.store.heal()
+        clock.now_s += 100 * world.spec.patience_s  # no thread of a stopped process runs on
+        world.steps(tenure, 10)
+        tenure.milestone(touch)
+        tenure.finish({})
+    assert world.witness.phase == "finished"
+
+
 def test_woken_after_its_lease_is_gone_it_is_lease_lost(world: World, clock: FakeClock) -> None:
     with pytest.raises(Stopped) as stop, world.claimed() as tenure:
         world.steps(tenure, 30)
@@ -886,10 +904,21 @@ def test_claiming_is_elsewhere_superseded_or_store_gone(world: World) -> None:
         assert stop.value.exit_code == exits.ELSEWHERE
         tenure.finish({})
     assert world.run(1) == exits.SUPERSEDED
-    world.store.silent = lambda key: not is_artifact(key)
-    assert world.run(1) == exits.STORE_GONE
-    world.store.silent = is_artifact
-    assert world.run(1) == exits.STORE_GONE
+    for silent in (lambda key: not is_artifact(key), is_artifact):
+        world.store.silent = silent
+        assert world.run(1) == exits.STORE_GONE
+
+
+def test_a_silence_before_the_claim_is_waited_for(world: World, clock: FakeClock) -> None:
+    silence_after(world, 0.0, 250.0, lambda key: True)
+    clock.sleep(1.0)
+    assert world.run() == exits.FINISHED
+    spec = replace(world.spec, seed=77)
+    silence_after(world, 0.0, 250.0, lambda key: True)
+    clock.sleep(1.0)
+    with claim(spec, world.store, 0, clock, MEASURED) as tenure:
+        world.steps(tenure, 3)
+        tenure.finish({})
 
 
 def test_a_machine_without_room_for_a_folder_gives_the_job_back(
@@ -1176,8 +1205,11 @@ with claim(spec, MemoryStore(), 0, measured={}) as tenure:
         sys.exit(7)  # leaves the block by its own way
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert tenure.folder.is_dir(), "the child has removed its parent's folder"
-    sleeper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    context = multiprocessing.get_context("fork")
+    runs = context.Event()
+    sleeper = context.Process(target=lambda: (runs.set(), time.sleep(60)))
     sleeper.start()
+    assert runs.wait(20)  # CPython forgets a signal that meets a child within its fork
     sleeper.terminate()
     sleeper.join(20)
     assert sleeper.exitcode == -15, "SIGTERM ends a child as it does without Tenure"

@@ -23,7 +23,7 @@ from tenure_protocol.records import JobSpec, SnapshotRef, Witness
 from tenure_protocol.store.api import StoreSilent
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker import code, exits
-from tenure_worker.__main__ import patiently
+from tenure_worker.claim import patiently
 from tenure_worker.exits import Stopped
 from tests.fake_clock import FakeClock
 from tests.toy.experiment import final_word
@@ -237,6 +237,18 @@ def test_a_revoked_worker_is_lease_lost_and_a_killed_one_is_replaced(make: Make)
     assert revoked.witness == before
     with suppress(ProcessLookupError):
         processes[1].wait(DEADLINE_S)
+
+
+def test_an_exit_code_survives_sigterm_on_the_way_out(make: Make, tmp_path: Path) -> None:
+    """A platform's notice, or a release, that meets a worker whose end is decided already."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGTERM)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(CHECKOUT / "worker")])
+    (tmp_path / "torch.py").write_text("raise ImportError('not in these tests')\n")
+    job = make()
+    assert job.run(PYTHONPATH=path)[0] == exits.FINISHED
+    assert job.run(PYTHONPATH=path)[0] == exits.SUPERSEDED
 
 
 def test_help_names_every_exit_code(no_torch: Path) -> None:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 from tenure_protocol import fingerprint
-from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import CLAIM_WINDOW_S
 from tenure_protocol.records import PROTOCOL_VERSION, JobSpec
-from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable, is_key
+from tenure_protocol.store.api import Store, StoreUnusable, is_key
 from tenure_protocol.store.open import open_store
 from tenure_worker import code, exits, stages
-from tenure_worker.claim import claim, read_spec, refuse
+from tenure_worker.claim import claim, patiently, read_spec, refuse
 from tenure_worker.exits import EXIT_CODES, Stopped
 from tenure_worker.tenure import Tenure
 
-T = TypeVar("T")
-
-_ASK_AGAIN_S = 2.0
 _TABLE = "\n".join(f"  {number:3d}  {words}" for number, words in EXIT_CODES.items())
 
 
@@ -57,8 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     if not is_key(keys.job(options.job)):
         parser.error(f"{options.job!r} is no job id")
     try:
-        store = patiently(lambda: open_store(options.store))
-        return work(store, options.job, options.launch, Path(options.code))
+        with _exit_code_survives_sigterm():
+            store = patiently(lambda: open_store(options.store))
+            return work(store, options.job, options.launch, Path(options.code))
     except StoreUnusable as error:
         print(f"tenure: {error}", file=sys.stderr)
         return exits.USAGE
@@ -67,19 +66,17 @@ def main(argv: list[str] | None = None) -> int:
         return stop.exit_code
 
 
-def patiently(ask: Callable[[], T], clock: Clock = SYSTEM) -> T:
-    """An answer of a store that may be silent for a while. Raises :class:`Stopped` (store gone).
+@contextmanager
+def _exit_code_survives_sigterm() -> Iterator[None]:
+    """A worker whose end is decided ignores SIGTERM: its exit code tells what became of the job.
 
-    The job's own patience is not known before its spec is read: the claim window stands for it.
+    The block itself may be ended until it claims, and stops by itself afterwards (``claim``).
     """
-    end_s = clock.monotonic_s() + CLAIM_WINDOW_S
-    while True:
-        try:
-            return ask()
-        except StoreSilent as error:
-            if clock.monotonic_s() >= end_s:
-                raise Stopped(exits.STORE_GONE, str(error)) from error
-        clock.sleep(_ASK_AGAIN_S)
+    try:
+        yield
+    finally:
+        # SIG_IGN, unlike a handler, outlives the interpreter's own clean-up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def work(store: Store, job: str, launch: int, code_path: Path) -> int:

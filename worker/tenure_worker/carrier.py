@@ -21,12 +21,15 @@ class Carrier:
         self._answers: Mailbox[tuple[Errand, Answer]] = clock.mailbox(1)
         self._wake = wake
         self.busy = False  # set and cleared by the loop alone
+        self.sent_s = 0.0  # when the errand in flight was authorised
+        self._now = clock.monotonic_s
         self._task = clock.spawn(self._run, "tenure-carrier")
 
     def send(self, errand: Errand) -> None:
         """Take one errand. Only the loop calls this, and only while nothing is in flight."""
         assert not self.busy, "one conditional write in flight at most"
         self.busy = True
+        self.sent_s = self._now()
         self._errands.put(errand)
 
     def answer(self, timeout_s: float = 0.0) -> tuple[Errand, Answer] | None:

@@ -9,21 +9,50 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import Corrupt, encode
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import Elsewhere, Lease, Silent, Superseded, acquire
+from tenure_protocol.lease.client import (
+    CLAIM_WINDOW_S,
+    Elsewhere,
+    Lease,
+    Silent,
+    Superseded,
+    acquire,
+)
 from tenure_protocol.lease.machine import Release
 from tenure_protocol.records import JobSpec, Refusal, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
+from tenure_protocol.store.silence import Silence
 from tenure_worker import exits
 from tenure_worker.exits import Stopped
 from tenure_worker.tenure import Tenure
+
+T = TypeVar("T")
+
+_ASK_AGAIN_S = 2.0
+
+
+def patiently(ask: Callable[[], T], clock: Clock = SYSTEM, patience_s: float = CLAIM_WINDOW_S) -> T:
+    """An answer of a store that may be silent for a while. Raises :class:`Stopped` (store gone).
+
+    A job's own patience is not known before its spec is read: the claim window stands for it.
+    """
+    silence = Silence()
+    while True:
+        sent_s = clock.monotonic_s()
+        try:
+            return ask()
+        except StoreSilent as error:
+            if silence.failed(sent_s, clock.monotonic_s(), str(error)) >= patience_s:
+                raise Stopped(exits.STORE_GONE, str(error)) from error
+        clock.sleep(_ASK_AGAIN_S)
 
 
 def read_spec(store: Store, job: str) -> JobSpec:
@@ -70,14 +99,13 @@ def claim(
 def _enlisted(job: str | JobSpec, store: Store, clock: Clock) -> JobSpec:
     try:
         if isinstance(job, str):
-            return read_spec(store, job)
-        if not create_once(store, keys.job(job.id), encode(job), clock):
-            raise Corrupt("it differs from the spec of the same id", keys.job(job.id))
+            return patiently(lambda: read_spec(store, job), clock)
+        key, body = keys.job(job.id), encode(job)
+        if not patiently(lambda: create_once(store, key, body, clock), clock, job.patience_s):
+            raise Corrupt("it differs from the spec of the same id", key)
         return job
     except Corrupt as error:
         raise Stopped(exits.PROTOCOL, str(error)) from error
-    except StoreSilent as error:
-        raise Stopped(exits.STORE_GONE, str(error)) from error
 
 
 def _acquired(spec: JobSpec, store: Store, launch: int, clock: Clock) -> Lease:

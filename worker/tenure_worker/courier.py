@@ -19,6 +19,7 @@ from tenure_protocol.lease.machine import Move
 from tenure_protocol.records import FileEntry, Manifest
 from tenure_protocol.store.api import Store, StoreSilent
 from tenure_protocol.store.settle import create_once
+from tenure_protocol.store.silence import Silence
 from tenure_worker import snapshot
 
 _FIRST_PAUSE_S = 0.2
@@ -71,8 +72,7 @@ class Courier:
         self._done = 0  # chunks, counted by the courier
         self._reports: Mailbox[Delivered | Undeliverable] = clock.mailbox(2)
         self._closed = False
-        self.trouble: str | None = None  # why the upload under way has not worked yet
-        self.trouble_since_s = 0.0
+        self.silence = Silence()  # of the upload under way
         self._task = clock.spawn(self._run, "tenure-courier")
 
     def hand_over(self, item: Parcel) -> None:
@@ -138,13 +138,12 @@ class Courier:
         """Retry while the store is silent; the loop, not the courier, loses patience."""
         pause_s = _FIRST_PAUSE_S
         while not self._closed:
+            sent_s = self._clock.monotonic_s()
             try:
                 upload()
-                self.trouble = None
+                self.silence.ended()
                 return
             except StoreSilent as error:
-                if self.trouble is None:
-                    self.trouble_since_s = self._clock.monotonic_s()
-                self.trouble = str(error)
+                self.silence.failed(sent_s, self._clock.monotonic_s(), str(error))
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -25,6 +25,7 @@ from tenure_protocol.lease.client import Confirmed, Deposed, Lease, fruitless
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
 from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
 from tenure_protocol.store.api import P99_S, Store, StoreSilent
+from tenure_protocol.store.silence import Silence
 from tenure_worker import exits, snapshot
 from tenure_worker.carrier import Answer, Carrier, Errand
 from tenure_worker.courier import Courier, Delivered, Parcel, Undeliverable
@@ -75,7 +76,7 @@ class Tenure:
         self._pointer = lease.witness.pointer
         self._silence_s = lease.witness.silence_s  # what the store was last told
         self._confirmed_s = lease.confirmed_at_s
-        self._silent_since_s: float | None = None  # when a write first had no answer, until one has
+        self._unanswered = Silence()  # of the witness
         self._retry_s = 0.0  # no further write before, after one that had no answer
         self._announced: Announced | None = None
         self._move: Move | None = None
@@ -297,7 +298,7 @@ class Tenure:
         self._still_open()
         self._take_answers()
         self._lose_time(now_s)
-        self._lose_patience(now_s)
+        self._lose_patience()
         target_s = self._target_silence_s()
         due_s = max(self._confirmed_s + self._silence_s / 3, self._retry_s)
         changed = not self._silence_s / 2 <= target_s <= self._silence_s * 1.2
@@ -338,12 +339,12 @@ class Tenure:
         if not isinstance(answer, Confirmed):
             now_s = self._now()
             self._retry_s = now_s + self._pause_s()
-            if self._silent_since_s is None:
-                self._silent_since_s = now_s
+            self._unanswered.failed(self._carrier.sent_s, now_s, answer.reason)
             self._journal.trouble(answer.reason)
             return
         self._confirmed_s = answer.at_s
-        self._silent_since_s, self._retry_s = None, 0.0
+        self._unanswered.ended()
+        self._retry_s = 0.0
         self._journal.answered()
         if isinstance(errand, Hold) and errand.move and errand.move == self._move:
             self._pointer = errand.move.pointer
@@ -357,19 +358,12 @@ class Tenure:
         if self._stop and now_s >= self._stop[1]:
             self._release(exits.RELEASED, f"{self._stop[0]}; no time for a last milestone")
 
-    def _lose_patience(self, now_s: float) -> None:
-        # Counted from the first write without an answer, never from the last with one: a process
-        # that was stopped for an hour, or a step that took one, must still ask before it gives up.
-        since_s = self._silent_since_s
-        silent_s = 0.0 if since_s is None else now_s - since_s
-        trouble = self._courier.trouble
-        stuck_s = now_s - self._courier.trouble_since_s if trouble else 0.0
-        allowed_s = max(self.spec.patience_s, self._silence_s)
-        if max(silent_s, stuck_s) > allowed_s:
+    def _lose_patience(self) -> None:
+        longest = max(self._unanswered, self._courier.silence, key=lambda it: it.lasted_s)
+        if longest.lasted_s > max(self.spec.patience_s, self._silence_s):
             self._stop_now(
                 exits.STORE_GONE,
-                f"the store has not taken a write for {max(silent_s, stuck_s):.0f} s"
-                + (f" ({trouble})" if trouble else ""),
+                f"the store has not taken a write for {longest.lasted_s:.0f} s ({longest.reason})",
             )
 
     def _pause_s(self) -> float:
@@ -402,7 +396,7 @@ class Tenure:
         self._announced = Announced(reason, min(UNMEASURED_S, self.spec.max_silence_s))
         while True:
             now_s = self._now()
-            self._lose_patience(now_s)
+            self._lose_patience()
             self._lose_time(now_s)
             due = self._move or now_s >= self._confirmed_s + self._silence_s / 3
             due = due and now_s >= self._retry_s
@@ -444,23 +438,22 @@ class Tenure:
                 return  # the loop alone authorises, whatever thread a store tells from
             now_s = self._now()
             self._take_answers()
-            self._lose_patience(now_s)
+            self._lose_patience()
             due_s = max(self._confirmed_s + self._silence_s / 3, self._retry_s)
             if now_s >= due_s and not self._carrier.busy:
                 self._announced = Announced("fetching a snapshot", self._silence_s)
                 self._authorise()
 
-        silent_since_s: float | None = None
+        silence = Silence()
         while True:
+            sent_s = self._now()
             try:
                 return snapshot.fetch(self._store, job, pointer, folder, breathe)
             except Corrupt as error:
                 self._release(exits.PROTOCOL, str(error))
             except StoreSilent as error:
                 self._journal.trouble(str(error))
-                now_s = self._now()
-                silent_since_s = now_s if silent_since_s is None else silent_since_s
-                if now_s - silent_since_s > self.spec.patience_s:
+                if silence.failed(sent_s, self._now(), str(error)) > self.spec.patience_s:
                     self._release(exits.STORE_GONE, str(error))
                 self._clock.sleep(1.0)
                 breathe(0, 0)
@@ -518,7 +511,7 @@ class Tenure:
         errand = Finish(self._lease.holder, self._lease.attempt, code, reason, result)
         while True:
             while self._carrier.busy:
-                self._lose_patience(self._now())
+                self._lose_patience()
                 got = self._carrier.answer(_WAIT_S)
                 if got:
                     self._handle(*got)
@@ -526,7 +519,7 @@ class Tenure:
                         self._ended = True
                         self._look_s = 0.0
                         return
-            self._lose_patience(self._now())
+            self._lose_patience()
             if self._now() < self._retry_s:
                 self._clock.sleep(_WAIT_S)
             else:

@@ -35,6 +35,7 @@ from tenure_protocol.store.api import (
     Unknown,
     Written,
 )
+from tenure_protocol.store.silence import Silence
 
 CLAIM_WINDOW_S = 600.0  # until start delays are measured
 _ROUNDS = 4  # conditional writes one call may send before it reports silence
@@ -278,16 +279,24 @@ def acquire(
     watch = Watch(clock)
     pause_s = 0.5
     sent_s = start_s
-    answered_s = start_s  # the latest useful answer; patience counts from there
+    silence = Silence()
+
+    def lost(asked_s: float, reason: str) -> Silent | None:
+        """No usable answer to what was asked at ``asked_s``: after too long of them, give up."""
+        if silence.failed(asked_s, clock.monotonic_s(), reason) > patience_s:
+            return Silent(reason)
+        clock.sleep(pause_s)
+        return None
+
     while True:
+        asked_s = clock.monotonic_s()
         try:
             stored = read_witness(store, key)
             watch.saw([Entry(key, stored.etag, 0, stored.age_s)] if stored.etag else [])
         except StoreSilent as error:
             watch.broke()
-            if clock.monotonic_s() - answered_s > patience_s:
-                return Silent(str(error))
-            clock.sleep(pause_s)
+            if given_up := lost(asked_s, str(error)):
+                return given_up
             continue
         witness, vacant = stored.witness, False
         if witness and witness.holder == Holder(launch, nonce):
@@ -299,15 +308,14 @@ def acquire(
             if isinstance(judged, Elsewhere):
                 return judged
             if judged is None:
-                answered_s = clock.monotonic_s()
+                silence.ended()
                 clock.sleep(min(5.0, witness.silence_allowed_s / 6))
                 continue
             vacant = True
         if witness is None and launch:
-            if clock.monotonic_s() - answered_s > patience_s:
-                return Silent(f"{key} reads as missing")
-            clock.sleep(pause_s)  # a dispatcher writes it before it launches anybody
-            continue
+            if given_up := lost(asked_s, f"{key} reads as missing"):
+                return given_up
+            continue  # a dispatcher writes it before it launches anybody
         event = Claim(launch, nonce, first_silence_s(witness, longest_s), vacant)
         sent_s = clock.monotonic_s()
         outcome = change(store, key, job, stored, event, clock)
@@ -316,11 +324,10 @@ def acquire(
         if isinstance(outcome, Refused):
             return Superseded(_why_over(witness) or outcome.reason)
         if isinstance(outcome, Unsettled):
-            if clock.monotonic_s() - answered_s > patience_s:
-                return Silent(outcome.reason)
-            clock.sleep(pause_s)
+            if given_up := lost(sent_s, outcome.reason):
+                return given_up
         else:
-            answered_s = clock.monotonic_s()
+            silence.ended()
             clock.sleep(0.05)
 
 
