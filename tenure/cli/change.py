@@ -1,4 +1,4 @@
-"""``tenure retry``, ``revoke``, ``pause``, ``resume`` and ``cancel``: what a person may order."""
+"""``tenure retry``, ``revoke``, ``pause`` and ``cancel``: what a person may order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenure.cli.workplace import Config, JobName, OneJob, Reason, open_job, oper
 from tenure.errors import Blocked
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
-from tenure_protocol.lease.machine import Ask, Cancel, Event, Resume, Revoke
+from tenure_protocol.lease.machine import Ask, Cancel, Event, Revoke
 from tenure_protocol.records import FINAL, PlanRecord, Witness
 
 _ASKED = "asked on the command line"
@@ -83,13 +83,6 @@ def pause(
         )
     else:
         typer.echo(f"job {found.id} is held back; `tenure resume {found.id}` lets it go on")
-
-
-def resume(job: JobName, config: Config = None) -> None:
-    """Let a job that was held back go on."""
-    found = open_job(config, job)
-    found.change(lambda _: Resume(operator()))
-    typer.echo(f"job {found.id} is no longer held back; a dispatcher launches it")
 
 
 def cancel(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:

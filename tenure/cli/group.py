@@ -39,7 +39,7 @@ CORE = {
     "retry": "tenure.cli.change:retry",
     "revoke": "tenure.cli.change:revoke",
     "pause": "tenure.cli.change:pause",
-    "resume": "tenure.cli.change:resume",
+    "resume": "tenure.cli.resume:resume",
     "cancel": "tenure.cli.change:cancel",
     "release": "tenure.cli.release:release",
     "dispatch": "tenure.cli.dispatch:dispatch",

@@ -126,7 +126,7 @@ class Execution:
         seen: dict[str, int] = json.loads(offset) if offset else {}
         state = self.status(job)
         chunks: dict[str, list[tuple[int, str]]] = {}
-        prefix = f"jobs/{job}/attempts/"
+        prefix = keys.attempts(job)
         for row in self._store.list(prefix):
             attempt, _, rest = row.key.removeprefix(prefix).partition("/")
             folder, _, name = rest.partition("/")

@@ -222,10 +222,10 @@ class World:
     def _count_losses(self, memory: JobMemory, old: Witness, new: Witness) -> None:
         """What the attempts that ended since the last read cost the job's budget.
 
-        A milestone, a long life, a revocation and a wish to have the job back cost nothing.
+        A milestone, a long life, a revocation and a wish to have the job back cost nothing. A person
+        who points the job at an earlier milestone, or at its start, begins the count anew.
         """
-        moved = new.pointer is not None and new.pointer != old.pointer
-        if moved:
+        if new.pointer != old.pointer:
             memory.strikes = memory.unreadable = 0
         first = old.attempt if old.phase == "held" else old.attempt + 1
         last = new.attempt - 1 if new.phase == "held" else new.attempt

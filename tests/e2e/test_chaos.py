@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tenure.cli.resume import rewind
+from tenure.cli.workplace import OneJob, Workplace
 from tenure.dispatch.loop import Tick
+from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.records import JobSpec, Witness
-from tests.e2e.ladder import Ladder, check_one_line, send, writers
+from tests.e2e.ladder import Ladder, check_one_line, pointer_line, send, writers
 from tests.orbit.experiment import uninterrupted
 
 MakeLadder = Callable[..., Ladder]
@@ -139,6 +142,26 @@ def test_sigterm_takes_one_last_milestone_and_another_worker_goes_on(
     done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)
     check_finished(ladder, [spec], done)
     assert done[spec.id].attempt == 2
+
+
+def test_a_person_sends_a_running_job_back_to_an_earlier_milestone(
+    tmp_path: Path, make_ladder: MakeLadder
+) -> None:
+    ladder = make_ladder(tmp_path)
+    (spec,) = ladder.orbits(1, CONFIG)
+    while not ((w := _witness(ladder, spec)) and w.pointer and w.pointer.ordinal >= 3):
+        ladder.dispatcher.tick()
+        SYSTEM.sleep(0.1)
+    found = OneJob(Workplace(load_settings(None), ladder.store), spec.id, spec)
+    target = rewind(found, "20", "poisoned")
+    assert target is not None and (target.step, target.ordinal) == (20, 1)
+    done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)
+    check_finished(ladder, [spec], done)
+    pointer = done[spec.id].pointer
+    assert pointer is not None
+    line = pointer_line(ladder, spec.id, pointer)
+    assert [m.attempt for m in line] == [1] + [2] * (len(line) - 1), "attempt 2 began at step 20"
+    assert ladder.dispatcher.drain(60.0), "the deposed worker has ended"
 
 
 def _witness(ladder: Ladder, spec: JobSpec) -> Witness | None:

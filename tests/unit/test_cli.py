@@ -37,6 +37,7 @@ from tenure_protocol.records import (
     Intent,
     JobSpec,
     LaunchReceipt,
+    Manifest,
     PlanRecord,
     Pointer,
     Refusal,
@@ -495,6 +496,73 @@ def test_pause_and_resume(tenure: Run, shop: Shop) -> None:
     assert asked is not None and (asked.what, asked.within_s) == ("pause", 5.0)
     assert tenure("pause", spec(1).id).code == 1  # once per attempt
     assert tenure("pause", spec(1).id, "--within-s", "-1").code == 2
+
+
+def line(shop: Shop, job: JobSpec, *steps: int) -> list[Pointer]:
+    """Attempt 1 holds the job, and has moved the pointer along these steps."""
+    shop.apply(job, RESERVE, CLAIM)
+    made: list[Pointer] = []
+    for ordinal, step in enumerate(steps, 1):
+        parent = made[-1] if made else None
+        manifest = Manifest(job.id, 1, step, ordinal, ordinal, {}, {}, parent)
+        pointer = manifest.pointer(encode(manifest))
+        shop.put(keys.manifest(job.id, pointer), encode(manifest))
+        shop.apply(job, Hold(HOLDER, 1, 30.0, move=Move(pointer, parent)))
+        made.append(pointer)
+    return made
+
+
+def test_resume_from_an_earlier_milestone(tenure: Run, shop: Shop) -> None:
+    shop.enlist(spec())
+    made = line(shop, spec(), 10, 20, 30)
+    ended = tenure("resume", spec().id, "--from", "10", "--reason", "its loss is not a number")
+    assert ended.code == 0 and "goes on from step 10, written by attempt 1" in ended.out
+    w = shop.apply(spec())
+    assert (w.phase, w.held_back, w.pointer, w.barrier) == ("revoked", False, made[0], 1)
+    assert w.reason == "its loss is not a number"
+    assert tenure("resume", spec().id, "--from", "start").code == 0
+    w = shop.apply(spec())
+    assert (w.phase, w.held_back, w.pointer) == ("revoked", False, None)
+    shop.apply(spec(), RESERVE, Claim(2, "another", 30.0))  # a dispatcher and a worker go on
+
+
+def test_resume_from_names_what_there_is(tenure: Run, shop: Shop) -> None:
+    shop.enlist(spec(0), spec(1), spec(2))
+    line(shop, spec(0), *range(10, 200, 10))
+    for step in ("30.5", "190", "5", "-1", "end"):
+        ended = tenure("resume", spec(0).id, f"--from={step}")
+        assert ended.code == 2 and "the newest is 190, before it there are 180, 170" in ended.err
+        assert "70 and 6 before, or start" in ended.err
+    assert shop.apply(spec(0)).phase == "held", "a typo takes nobody's job away"
+    ended = tenure("resume", spec(1).id, "--from", "start")
+    assert ended.code == 1 and "waiting for its first launch" in ended.err
+    shop.apply(spec(1), RESERVE, CLAIM)
+    ended = tenure("resume", spec(1).id, "--from", "10")
+    assert ended.code == 1 and "has no milestone yet" in ended.err
+    line(shop, spec(2), 10)
+    assert "before it only start" in tenure("resume", spec(2).id, "--from", "10").err
+    shop.apply(spec(2), FINISH)
+    ended = tenure("resume", spec(2).id, "--from", "start")
+    assert ended.code == 1 and "is finished, so there is nothing to go back to" in ended.err
+
+
+def test_resume_from_goes_past_a_corrupt_manifest(tenure: Run, shop: Shop) -> None:
+    shop.enlist(spec())
+    made = line(shop, spec(), 10, 20, 30)
+    shop.put(keys.manifest(spec().id, made[2]), b"half a man")
+    assert tenure("resume", spec().id, "--from", "20").code == 0
+    assert shop.apply(spec()).pointer == made[1]
+
+
+def test_resume_from_does_not_guess_between_two_parents(tenure: Run, shop: Shop) -> None:
+    """A deposed worker's snapshot may have the same number; only a manifest tells which is ours."""
+    shop.enlist(spec())
+    made = line(shop, spec(), 10, 20, 30)
+    stray = Manifest(spec().id, 2, 21, 1, 2, {}, {}, made[0])
+    shop.put(keys.manifest(spec().id, stray.pointer(encode(stray))), encode(stray))
+    shop.put(keys.manifest(spec().id, made[2]), b"half a man")
+    ended = tenure("resume", spec().id, "--from", "20")
+    assert ended.code == 2 and "before it only start" in ended.err
 
 
 # ------------------------------------------------------------------------------ release

@@ -31,9 +31,13 @@ def job(job: str) -> str:
     return f"jobs/{job}/job.json"
 
 
+def attempts(job: str) -> str:
+    return f"jobs/{job}/attempts/"
+
+
 def attempt(job: str, attempt: int) -> str:
     """Prefix that only the holder of this attempt writes under."""
-    return f"jobs/{job}/attempts/{attempt:05d}/"
+    return f"{attempts(job)}{attempt:05d}/"
 
 
 def snapshot(job: str, pointer: Pointer) -> str:
