@@ -7,6 +7,7 @@ are reused; with the ticks since boot at which it started it is that process and
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from tenure.dispatch.contract import (
     Closed,
     Job,
     JobKind,
+    NoSlots,
     Pending,
     ProtocolError,
     Receipt,
@@ -33,6 +35,7 @@ from tenure.dispatch.contract import (
 )
 
 _NAME = "TENURE_NAME"
+_RUNNER = "TENURE_RUNNER"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -73,8 +76,13 @@ class OwnProcessRunner:
         """Start one worker, or adopt the one that already bears the name."""
         (job,) = jobs
         at_s = self._site.clock.wall_s()
-        leaders = [process for process in _bearers(job.name) if _leads(process)]
-        found = leaders[0] if leaders else self._spawn(job)
+        folder = self._folder()
+        with (folder / f"{self._name}.lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one launch at a time, whichever dispatcher's
+            leaders = [process for process in _bearers(job.name) if _leads(process)]
+            if not leaders:
+                self._take_slot(job)
+            found = leaders[0] if leaders else self._spawn(job, folder)
         handle = {"pid": found.pid, "started": _started(found.pid)}
         return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, handle)
 
@@ -108,10 +116,23 @@ class OwnProcessRunner:
         pid = receipt.handle.get("pid")
         return self._exit_codes.get(pid) if isinstance(pid, int) else None
 
-    def _spawn(self, job: Job) -> psutil.Process:
+    def _folder(self) -> Path:
         folder = self._site.root / ".tenure" / "workers"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Rejected(f"cannot make {folder}: {error.strerror}") from error
+        return folder
+
+    def _take_slot(self, job: Job) -> None:
+        """Dispatchers learn of each other's launches late; this machine knows. Raises NoSlots."""
+        mine = {_RUNNER: self._name, "TENURE_STORE": job.store}
+        running = sum(_leads(process) for process in _with_environ(mine))
+        if running >= self._config.slots:
+            raise NoSlots(f"{running} workers of runner {self._name} run here already")
+
+    def _spawn(self, job: Job, folder: Path) -> psutil.Process:
+        try:
             with (folder / f"{job.name}.log").open("ab") as log:
                 child = subprocess.Popen(
                     [self._config.python, "-m", "tenure_worker"],
@@ -147,6 +168,7 @@ class OwnProcessRunner:
             "TENURE_LAUNCH": str(job.launch),
             "TENURE_CODE": str(self._site.root),
             _NAME: job.name,
+            _RUNNER: self._name,
         }
 
     def _reap(self) -> None:
@@ -170,10 +192,14 @@ def _checked(config: Mapping[str, object]) -> OwnProcessConfig:
 
 def _bearers(name: str) -> list[psutil.Process]:
     """The live processes whose environment bears the name: a worker and what it started."""
+    return _with_environ({_NAME: name})
+
+
+def _with_environ(variables: Mapping[str, str]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(_NAME) == name and _alive(process):
+            if variables.items() <= process.environ().items() and _alive(process):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue

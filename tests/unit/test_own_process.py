@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from runners.own_process import OwnProcessRunner
-from tenure.dispatch.contract import Capacity, Job, Receipt, Rejected, Site
+from tenure.dispatch.contract import Capacity, Closed, Job, NoSlots, Receipt, Rejected, Site
 from tenure.dispatch.loop import launch_name
 from tenure.testing import runner_checks
 from tenure_protocol.clock import SYSTEM
@@ -70,6 +70,20 @@ def test_a_launched_twice_name_is_adopted_even_by_another_dispatcher(make: Make)
     assert make().launch([one]).handle == first.handle
 
 
+def test_dispatchers_that_do_not_know_of_each_other_share_the_slots(make: Make) -> None:
+    first, second = make(slots=2), make(slots=2)
+    one, other = job(), job()
+    receipts = [first.launch([one]), second.launch([other])]
+    with pytest.raises(NoSlots, match="2 workers of runner here"):
+        second.launch([job()])
+    assert second.launch([one]).handle == receipts[0].handle, "adopting takes no slot"
+    elsewhere = Job("j", "train", 1, f"two-{SYSTEM.nonce()}", "file:/another/store")
+    assert first.launch([elsewhere]).handle, "another store's dispatchers have slots of their own"
+    while not isinstance(first.release(receipts[0]), Closed):
+        SYSTEM.sleep(0.02)
+    assert second.launch([job()]).handle
+
+
 def test_the_same_job_of_another_store_is_another_launch() -> None:
     assert launch_name("file:/a", "j", 1) != launch_name("file:/b", "j", 1)
 
@@ -78,7 +92,7 @@ def test_release_terminates_then_kills(make: Make, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("STUBBORN", "1")
     runner = make(grace_s=0.3)
     receipt = runner.launch([job()])
-    log = next((runner._site.root / ".tenure" / "workers").iterdir())
+    log = next((runner._site.root / ".tenure" / "workers").glob("*.log"))
     while not log.read_text():
         SYSTEM.sleep(0.02)
     assert "SIGTERM" in runner.release(receipt).reason
@@ -106,7 +120,7 @@ def test_what_a_killed_worker_left_behind_is_ended_too(make: Make, tmp_path: Pat
     script.chmod(0o755)
     runner = make(python=str(script))
     receipt = runner.launch([job()])
-    log = next((runner._site.root / ".tenure" / "workers").iterdir())
+    log = next((runner._site.root / ".tenure" / "workers").glob("*.log"))
     while not log.read_text():
         SYSTEM.sleep(0.02)
     child = psutil.Process(int(log.read_text()))
@@ -154,11 +168,11 @@ def test_workers_see_neither_the_deploy_key_nor_the_dispatchers_variables(
     monkeypatch.setenv("TENURE_CONFIG", "x")
     runner = make()
     runner.launch([job()])
-    log = next((runner._site.root / ".tenure" / "workers").iterdir())
+    log = next((runner._site.root / ".tenure" / "workers").glob("*.log"))
     while not log.read_text():
         SYSTEM.sleep(0.02)
     assert log.read_text().split() == [
-        "TENURE_CODE", "TENURE_JOB", "TENURE_LAUNCH", "TENURE_NAME", "TENURE_STORE",
+        "TENURE_CODE", "TENURE_JOB", "TENURE_LAUNCH", "TENURE_NAME", "TENURE_RUNNER", "TENURE_STORE",
         "-m", "tenure_worker",
     ]  # fmt: skip
 
