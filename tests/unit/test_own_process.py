@@ -56,7 +56,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def job(name: str = "one", number: int = 1) -> Job:
-    return Job("j", "train", number, f"{name}-{SYSTEM.nonce()}", "memory:")
+    # a store of this process: another's tests at the same time have slots of their own
+    return Job("j", "train", number, f"{name}-{SYSTEM.nonce()}", f"memory:{os.getpid()}")
 
 
 @pytest.mark.parametrize("check", runner_checks.ALL, ids=lambda check: check.__name__)
