@@ -11,6 +11,7 @@ from tenure.cli.workplace import Config, JobName, OneJob, Reason, open_job, oper
 from tenure.errors import Blocked
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
+from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease.machine import Ask, Cancel, Event, Revoke
 from tenure_protocol.records import FINAL, PlanRecord, Witness
 
@@ -20,21 +21,32 @@ _ASKED = "asked on the command line"
 def retry(job: JobName, config: Config = None) -> None:
     """Enlist a job that is over once more, as run + 1 of its spec.
 
-    Prints the id of the new job; enlisting it again prints the same one.
+    So is one whose witness is corrupt: nobody can run it any more. Prints the id of the new job;
+    enlisting it again prints the same one.
     """
     found = open_job(config, job)
-    w = found.read().witness
+    _demand_over(found)
+    record = _newest_record(found)
+    again = replace(found.spec, run=found.spec.run + 1)
+    store = found.place.store
+    enlist(store, record.plan, record.experiment, [again], record.terms, SYSTEM)
+    typer.echo(again.id)
+
+
+def _demand_over(found: OneJob) -> None:
+    """Raises Blocked while somebody may still run the job."""
+    try:
+        w = found.read().witness
+    except NewerProtocol:
+        raise
+    except Corrupt:
+        return
     if w is None or w.phase not in FINAL:
         phase = w.phase if w else "waiting for its first launch"
         raise Blocked(
             f"job {found.id} is not over, it is {phase}, so there is nothing to repeat; "
             f"`tenure revoke {found.id}` has it run elsewhere"
         )
-    record = _newest_record(found)
-    again = replace(found.spec, run=found.spec.run + 1)
-    store = found.place.store
-    enlist(store, record.plan, record.experiment, [again], record.terms, SYSTEM)
-    typer.echo(again.id)
 
 
 def _newest_record(found: OneJob) -> PlanRecord:

@@ -16,7 +16,7 @@ from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.settings import Settings, load_settings
 from tenure_protocol.clock import SYSTEM
-from tenure_protocol.codec import Corrupt
+from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Changed, Refused, Stored, change, read_witness
 from tenure_protocol.lease.machine import Event
@@ -123,12 +123,21 @@ class OneJob:
     def change(self, event: Callable[[Witness | None], Event]) -> Witness:
         """Apply what ``event`` makes of the witness, anew when somebody else wrote first.
 
-        Raises Blocked when the table has no such transition, StoreOutOfReach when the store does
-        not say whether the change is written: it may be, or may still come to be.
+        Raises Blocked when the table has no such transition or the witness is corrupt,
+        StoreOutOfReach when the store does not say whether the change is written: it may be, or may
+        still come to be.
         """
         store = self.place.store
         for _ in range(_TRIES):
-            stored = self.read()
+            try:
+                stored = self.read()
+            except NewerProtocol:
+                raise
+            except Corrupt as error:
+                raise Blocked(
+                    f"{error}; nothing can be decided from it, so the job stands still; "
+                    f"`tenure retry {self.id}` enlists it once more as another run"
+                ) from error
             outcome = change(store, self.key, self.id, stored, event(stored.witness), SYSTEM)
             if isinstance(outcome, Applied):
                 return outcome.witness

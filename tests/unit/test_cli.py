@@ -339,10 +339,14 @@ def test_a_corrupt_witness_stops_its_job_alone(tenure: Run, shop: Shop, body: by
     assert row(tenure, good)["phase"] == "held"
     why = tenure("why", bad.id)
     assert why.code == 0 and keys.witness_of(bad) in why.out
-    for command in ("revoke", "cancel", "pause", "retry"):
+    for command in ("revoke", "cancel", "pause", "resume"):
         ended = tenure(command, bad.id)
         assert ended.code == 1 and keys.witness_of(bad) in ended.err
+        assert f"`tenure retry {bad.id}`" in ended.err
     assert keys.witness_of(bad) in tenure("dispatch", "--once").out
+    again = replace(bad, run=1)
+    assert tenure("retry", bad.id).out.strip() == again.id
+    assert row(tenure, again)["phase"] == "absent"
 
 
 @pytest.mark.parametrize("body", [b"no JSON", encode(spec(9)), b'{"experiment": "first"}'])
