@@ -1,6 +1,7 @@
 """How often does the gate over seeds pass a model that is equal, worse, or spreads more?
 
-    python bench/spread_operating.py --repetitions 4000
+    python bench/spread_operating.py
+    python bench/spread_operating.py --repetitions 20000    # half an hour
 
 Prints P(pass) of the gate (non-inferiority, variance guard and worst-seed bound together) beside
 the gates people use instead. Sigma is the parent's standard deviation between seeds. The seeds of
@@ -9,13 +10,13 @@ the simulation are fixed, so the table is the same on every machine.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from bench.instruments.report import Report, arguments
 from tenure.statistics import seed_spread
 
 Values = NDArray[np.float64]
@@ -76,10 +77,18 @@ def share_passed(
     return passed / repetitions
 
 
+#: What the gate has to reach with ten reference and ten new seeds.
+WANTED = {"equal": "at least 0.90", "1.5 worse": "at most 0.06", "3 x spread": "at most 0.13"}
+REPETITIONS, QUICK_REPETITIONS = 1000, 20
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repetitions", type=int, default=4000)
-    repetitions = parser.parse_args().repetitions
+    parser = arguments(__doc__)
+    parser.add_argument("--repetitions", type=int, default=0, help=f"instead of {REPETITIONS}")
+    options = parser.parse_args()
+    report = Report("spread_operating", options)
+    default = QUICK_REPETITIONS if report.quick else REPETITIONS
+    repetitions = options.repetitions or default
     rows: list[tuple[str, Gate, Draw, tuple[int, int]]] = [
         ("gate, margin 1.5, normal", gate(1.5), normal, (10, 10)),
         ("gate, margin 1.5, skewed", gate(1.5), skewed, (10, 10)),
@@ -91,13 +100,21 @@ def main() -> None:
         ("naive: mean within 2 sd", naive_two_sd, normal, (5, 5)),
         ("naive: inside min-max", naive_min_max, normal, (5, 5)),
     ]
-    print(
-        f"P(pass), {repetitions} repetitions, standard error at most {0.5 / repetitions**0.5:.3f}"
-    )
-    print(f"{'':32}{'seeds':>8}" + "".join(f"{name:>12}" for name, _, _ in CASES))
-    for name, judge, draw, sizes in rows:
-        shares = [share_passed(judge, draw, sizes, case[1:], repetitions) for case in CASES]
-        print(f"{name:32}{sizes[0]:>5},{sizes[1]:>2}" + "".join(f"{s:>12.3f}" for s in shares))
+    error = 0.5 / repetitions**0.5
+    report.note(f"P(pass), {repetitions} repetitions, standard error at most {error:.3f}")
+    report.note(f"{'':36}" + "".join(f"{name:>12}" for name, _, _ in CASES))
+    for number, (name, judge, draw, sizes) in enumerate(rows):
+        shares = {
+            case: share_passed(judge, draw, sizes, (worse, spread), repetitions)
+            for case, worse, spread in CASES
+        }
+        report.line(
+            f"{name:30}{sizes[0]:>3},{sizes[1]:>2}",
+            "".join(f"{share:>12.3f}" for share in shares.values()),
+            "; ".join(f"{case} {wanted}" for case, wanted in WANTED.items()) if not number else "",
+            repetitions=repetitions, passed=shares,
+        )  # fmt: skip
+    report.end()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from tenure.dispatch.contract import Capacity, JobKind
@@ -79,6 +80,14 @@ class Snapshot:
     jobs: tuple[JobView, ...]
     bills: tuple[BillView, ...]
     rungs: Mapping[str, RungView]
+
+    @cached_property
+    def bills_of(self) -> Mapping[str, list[BillView]]:
+        """The open bills by job: thousands of jobs may wait beside thousands of bills."""
+        found: dict[str, list[BillView]] = {}
+        for bill in self.bills:
+            found.setdefault(bill.job, []).append(bill)
+        return found
 
 
 @dataclass(frozen=True)
@@ -283,6 +292,6 @@ def _make_room(
     """A job that waits for the very slot its own lapsed launch still occupies gets it closed."""
     return [
         (ReleaseBill(bill.job, bill.launch, bill.rung), f"{why}, and its slot is needed")
-        for bill in snapshot.bills
-        if bill.job == view.job and now_s >= bill.retry_at_s and not bill_is_over(bill, view)
+        for bill in snapshot.bills_of.get(view.job, ())
+        if now_s >= bill.retry_at_s and not bill_is_over(bill, view)
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import cycle
 from threading import RLock
 
 from tenure.dispatch.decide import BillView, JobView
@@ -19,6 +20,7 @@ from tenure_protocol.lease.machine import SLACK_S, Watched
 from tenure_protocol.lease.watch import Watch
 from tenure_protocol.records import (
     FINAL,
+    ID_LETTERS,
     Intent,
     JobSpec,
     LaunchReceipt,
@@ -38,6 +40,8 @@ _FIRST_REFUSAL_LOOK_S = 2.0
 EARLY_S = 1800.0
 #: Pause before a job is launched again that was lost early more than once, doubled each time.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
+#: Rows of one LIST.
+PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ class World:
         self._plans: dict[str, PlanRecord] = {}  # by key
         self._watches: dict[str, Watch] = {}  # by experiment
         self._silent: dict[str, str] = {}  # experiment: why its listing failed
+        self._letters = cycle(ID_LETTERS)  # the part of many open bills that is looked at next
         self.jobs: dict[str, JobMemory] = {}
         self.bills: dict[tuple[str, int], Bill] = {}
         self.troubles: dict[str, str] = {}  # key: what is wrong with it
@@ -163,12 +168,16 @@ class World:
     def _worth_reading(self, memory: JobMemory, residue: int) -> bool:
         if memory.etag in (memory.read_etag, memory.broken_etag):
             return False
-        if memory.witness is None or residue != memory.residue or memory.witness.phase != "held":
+        w = memory.witness
+        # One who was asked to end is judged by the newest body, however often he renews.
+        if w is None or residue != memory.residue or w.phase != "held" or w.asked:
             return True
         if memory.young_reads < _YOUNG_READS:
             memory.young_reads += 1
             return True
-        return memory.age_s > self._floor_s
+        # It is no renewal any more but a silence, by the lease that was last read. That lease may
+        # have become shorter since: at the next milestone, which shows in the residue, it is read.
+        return memory.age_s > max(self._floor_s, w.silence_allowed_s + SLACK_S)
 
     def read(self, memory: JobMemory) -> Stored | None:
         """Read one witness anew; ``None`` when the store was silent or the body is corrupt."""
@@ -345,8 +354,11 @@ class World:
                 self.jobs[job] = memory
 
     def _observe_bills(self) -> None:
+        prefix = keys.UNSETTLED
+        if len(self.bills) > PAGE and not self._bills_matter():
+            prefix += next(self._letters)  # all of them cost a LIST for each thousand
         try:
-            rows = [row.key for row in self._store.list(keys.UNSETTLED)]
+            rows = [row.key for row in self._store.list(prefix)]
         except StoreSilent as error:
             self.troubles[keys.UNSETTLED] = str(error)
             return
@@ -360,8 +372,26 @@ class World:
             seen.add((job, launch))
             bill = self.bills.setdefault((job, launch), Bill(job, launch))
             self._read_bill(bill)
-        for known in set(self.bills) - seen:
-            del self.bills[known]  # closed, by us or by another dispatcher
+        for job, launch in set(self.bills) - seen:
+            if keys.unsettled(job, launch).startswith(prefix):
+                del self.bills[job, launch]  # closed, by us or by another dispatcher
+
+    def _bills_matter(self) -> bool:
+        """Whether a job may be launched now, which takes a slot, or a bill may be closed.
+
+        They do not while every job is over, held back, or renewed by the launch of its one bill. One
+        in the second half of its lease may be replaced soon: no watch without a gap can miss it there.
+        """
+        working: dict[str, int] = {}
+        for m in self.jobs.values():
+            w = m.witness
+            if w is None or m.broken:
+                return True
+            if w.holder and not w.asked and 2 * m.age_s <= w.silence_allowed_s:
+                working[m.job] = w.holder.launch
+            elif not m.final and not w.held_back:
+                return True
+        return any(working.get(job) != launch for job, launch in self.bills)
 
     def _read_bill(self, bill: Bill) -> None:
         try:

@@ -255,8 +255,9 @@ def test_damage_is_corrupt_and_names_the_key(kind: str, data: st.DataObject, see
             del body[at:]
     try:
         found = load(type(record), bytes(body), "the/key.json")
-    except Corrupt as error:
-        assert str(error).startswith("the/key.json is corrupt: ")
+    except Corrupt as error:  # a damaged version may also read as a newer one
+        newer = isinstance(error, NewerProtocol)
+        assert str(error).startswith(f"the/key.json {'speaks' if newer else 'is corrupt: '}")
         assert error.key == "the/key.json"
     else:  # damage inside a string or a number can still read as a record
         assert load(type(record), encode(found), "k") == found

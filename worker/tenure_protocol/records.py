@@ -23,10 +23,13 @@ Kind = Literal["train", "evaluate", "backtest", "dataset"]
 Direction = Literal["minimize", "maximize"]
 FINAL: frozenset[str] = frozenset({"finished", "cancelled"})
 
+#: What a job's id is made of: base32.
+ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-_JOB_ID = re.compile(r"[a-z2-7]{26}")
+_JOB_ID = re.compile(rf"[{ID_LETTERS}]{{26}}")
 _RESIDUES = {"expected": 0, "released": 4, "finished": 5, "revoked": 6, "cancelled": 7}
-_ANNOUNCED = 3
+_TO_READ = 3  # held, and its lease is another one, or its holder is asked to end
 
 R = TypeVar("R")
 
@@ -208,11 +211,15 @@ class Witness:
 
     @property
     def residue(self) -> int:
-        """What ``len(body) % 8`` tells a listing: the phase, and that a pointer moved."""
+        """What ``len(body) % 8`` tells a listing: the phase, and that a pointer moved.
+
+        Also that a holder announced a long step or was asked to end: who watches must know that one
+        who renews and does not obey is to be revoked.
+        """
         if self.phase != "held":
             return _RESIDUES[self.phase]
-        if self.announced:
-            return _ANNOUNCED
+        if self.announced or self.asked:
+            return _TO_READ
         return 1 + (self.pointer.ordinal % 2 if self.pointer else 0)
 
     def encode(self) -> bytes:
