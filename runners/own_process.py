@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ from tenure.dispatch.contract import (
 
 _NAME = "TENURE_NAME"
 _RUNNER = "TENURE_RUNNER"
+_LOCK_PATIENCE_S, _LOCK_EVERY_S = 5.0, 0.02
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -77,8 +79,7 @@ class OwnProcessRunner:
         (job,) = jobs
         at_s = self._site.clock.wall_s()
         folder = self._folder()
-        with (folder / f"{self._name}.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one launch at a time, whichever dispatcher's
+        with self._one_at_a_time(folder):
             leaders = [process for process in _bearers(job.name) if _leads(process)]
             if not leaders:
                 self._take_slot(job)
@@ -123,6 +124,28 @@ class OwnProcessRunner:
         except OSError as error:
             raise Rejected(f"cannot make {folder}: {error.strerror}") from error
         return folder
+
+    @contextmanager
+    def _one_at_a_time(self, folder: Path) -> Iterator[None]:
+        """One launch at a time, whichever dispatcher's; one that is frozen in its own blocks nobody.
+
+        Raises NoSlots.
+        """
+        clock = self._site.clock
+        until_s = clock.monotonic_s() + _LOCK_PATIENCE_S
+        with (folder / f"{self._name}.lock").open("ab") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if clock.monotonic_s() >= until_s:
+                        raise NoSlots(
+                            "another dispatcher has been in a launch here for "
+                            f"{_LOCK_PATIENCE_S:g} s"
+                        ) from None
+                clock.sleep(_LOCK_EVERY_S)
+            yield
 
     def _take_slot(self, job: Job) -> None:
         """Dispatchers learn of each other's launches late; this machine knows. Raises NoSlots."""

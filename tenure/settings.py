@@ -28,6 +28,7 @@ from tenure.bad_input import KeyPath, Place, did_you_mean, read_text
 from tenure.errors import UsageError
 from tenure.toml_lines import key_lines
 from tenure_protocol.records import check_name
+from tenure_protocol.store.api import shown
 
 FILE_NAME = "tenure.toml"
 STORE_SCHEMES = ("file", "s3", "memory")
@@ -270,8 +271,8 @@ def _store_url(found: _File, root: Path, environ: Mapping[str, str], place: Plac
 
     def mistake(sentence: str) -> UsageError:
         if override:
-            return UsageError(f"$TENURE_STORE is {url!r}: {sentence}")
-        return place.error(("store", "url"), f"{url!r}: {sentence}")
+            return UsageError(f"$TENURE_STORE is {shown(url)!r}: {sentence}")
+        return place.error(("store", "url"), f"{shown(url)!r}: {sentence}")
 
     return absolute_store_url(url, root, mistake)
 
@@ -280,7 +281,7 @@ def absolute_store_url(
     url: str, root: Path, mistake: Callable[[str], UsageError] | None = None
 ) -> str:
     """A store's address with an absolute path in it; raises what ``mistake`` makes of a sentence."""
-    wrong = mistake or (lambda sentence: UsageError(f"the store {url!r}: {sentence}"))
+    wrong = mistake or (lambda sentence: UsageError(f"the store {shown(url)!r}: {sentence}"))
     match = _SCHEME.fullmatch(url)
     if match is None:
         raise wrong(f"an address begins with its kind; for a folder write 'file:{url}'")

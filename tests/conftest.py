@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests import seaweed as server
+from tests.hostile_proxy import HostileProxy, hostile_proxy
 
 
 @pytest.fixture(scope="session")
@@ -23,5 +24,19 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], s
                 folder = tmp_path_factory.mktemp("seaweed") / "data"
                 started.append(stack.enter_context(server.running(folder)))
             return started[0]
+
+        yield get
+
+
+@pytest.fixture
+def hostile(seaweed: Callable[[], server.Seaweed]) -> Iterator[Callable[[], HostileProxy]]:
+    """A hostile wire in front of that server: one for each test that calls for it."""
+    with ExitStack() as stack:
+        made: list[HostileProxy] = []
+
+        def get() -> HostileProxy:
+            if not made:
+                made.append(stack.enter_context(hostile_proxy(seaweed().port)))
+            return made[0]
 
         yield get

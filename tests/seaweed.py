@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tenure_protocol.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
 
 ACCESS_KEY, SECRET_KEY = "test", "testtest"
 BUCKET = "tenure-tests"
@@ -22,8 +27,8 @@ class Seaweed:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port = _free_port()
-        self._others = [_free_port() for _ in range(3)]
+        self.port = free_port()
+        self._others = [free_port() for _ in range(3)]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -31,9 +36,10 @@ class Seaweed:
         """Address of the S3 port."""
         return f"http://127.0.0.1:{self.port}"
 
-    def url(self, prefix: str = "") -> str:
-        """A store URL under a prefix of the bucket."""
-        return f"s3://{BUCKET}/{prefix}?endpoint_url={self.endpoint}&region=us-east-1"
+    def url(self, prefix: str = "", endpoint: str | None = None) -> str:
+        """A store URL under a prefix of the bucket, by another way to the server if one is named."""
+        by = endpoint or self.endpoint
+        return f"s3://{BUCKET}/{prefix}?endpoint_url={by}&region=us-east-1"
 
     def start(self) -> None:
         """Start and wait until it takes requests; the bucket exists afterwards."""
@@ -62,6 +68,16 @@ class Seaweed:
         self._process.kill()
         self._process.wait()
 
+    def freeze(self) -> None:
+        """SIGSTOP: connections are made and nothing is answered, until :meth:`thaw`."""
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Go on after :meth:`freeze`."""
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """SIGTERM, and wait for the end."""
         if self._process and self._process.poll() is None:
@@ -72,12 +88,16 @@ class Seaweed:
                 self._process.kill()
                 self._process.wait()
 
-    def _make_bucket(self) -> None:
+    def uploads(self) -> list[str]:
+        """Keys of the multipart uploads that were begun and neither completed nor aborted."""
+        found = self._client().list_multipart_uploads(Bucket=BUCKET)
+        return [str(row["Key"]) for row in found.get("Uploads", [])]
+
+    def _client(self) -> BaseClient:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, ClientError
 
-        client = boto3.client(
+        return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
             region_name="us-east-1",
@@ -85,6 +105,11 @@ class Seaweed:
             aws_secret_access_key=SECRET_KEY,
             config=Config(retries={"total_max_attempts": 1}, connect_timeout=1, read_timeout=5),
         )
+
+    def _make_bucket(self) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = self._client()
         end_s = SYSTEM.monotonic_s() + 60.0
         while True:
             try:
@@ -114,7 +139,7 @@ def running(folder: Path) -> Iterator[Seaweed]:
         server.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port below 20000 whose gRPC twin (+ 10000) is free as well."""
     while True:
         with socket.socket() as probe:

@@ -44,7 +44,7 @@ from tenure_protocol.records import (
     Witness,
     load,
 )
-from tenure_protocol.store.api import Found, StoreSilent, StoreUnusable
+from tenure_protocol.store.api import Found, Missing, StoreSilent, StoreUnusable
 from tenure_protocol.store.directory import DirectoryStore
 
 ROOT = Path(__file__).parents[2]
@@ -626,6 +626,24 @@ def test_dispatch_leaves_what_another_dispatcher_may_run(tenure: Run, shop: Shop
     ended = tenure("dispatch", "--until-done", "--for-s", "1")
     assert ended.code == 1
     assert "rung gone is out: the tenure.toml of this dispatcher has no such rung" in ended.out
+
+
+def test_dispatch_until_done_does_not_take_an_unread_plan_for_no_plan(
+    tenure: Run, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a server that has just started: it lists, and does not read yet."""
+    shop.enlist(spec())
+    read = DirectoryStore.read
+
+    def silent(store: DirectoryStore, key: str) -> Found | Missing:
+        if key.startswith(keys.PLANS):
+            raise StoreSilent(f"{key} could not be read (InternalError)")
+        return read(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "read", silent)
+    ended = tenure("dispatch", "--until-done", "--for-s", "0")
+    assert ended.code == 1 and "still open" in ended.err
+    assert tenure("dispatch", "--once").code == 3
 
 
 # ------------------------------------------------------------------------------ init and enlist

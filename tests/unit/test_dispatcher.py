@@ -51,6 +51,7 @@ from tenure_protocol.store.api import Unknown as NoAnswer
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
 from tests.fake_clock import FakeClock
+from tests.faulty_store import FaultyStore
 
 
 class ListingRunner:
@@ -394,6 +395,78 @@ def test_a_silent_store_deposes_nobody_and_starts_the_watch_anew() -> None:
     bench.dispatcher.tick()
     state = Execution(store, {}, SYSTEM, "t").status(bench.jobs[0])
     assert isinstance(state, Running)
+
+
+@pytest.mark.parametrize("unseen", ["plans/", "plans/p/", "unsettled/"])
+def test_what_could_not_be_seen_is_never_taken_for_nothing(unseen: str) -> None:
+    """A listing that fails, or a plan that is listed and cannot be read, may hide an open bill."""
+    with FakeClock() as clock:
+        store = FaultyStore(clock)
+        bench = Bench(store=store, clock=clock)
+        bench.dispatcher.tick()
+        fresh = bench.another()
+        store.silent = lambda key: key.startswith(unseen)
+        assert not fresh.drain(for_s=3.0, experiment="e")
+        assert not fresh.world.whole
+        store.heal()
+        lease = bench.claim()
+        lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {}))
+        assert fresh.drain(for_s=3.0, experiment="e")
+        assert fresh.world.whole
+
+
+@pytest.mark.parametrize("unseen", ["unsettled/", "/launches/"])
+def test_a_dispatcher_that_knows_no_bills_yet_launches_nothing(unseen: str) -> None:
+    """It would take every slot for free."""
+    with FakeClock() as clock:
+        store = FaultyStore(clock)
+        bench = Bench(3, store, clock)
+        bench.dispatcher.tick()
+        fresh = bench.another()
+        store.silent = lambda key: unseen in key
+        tick = fresh.tick()
+        assert "cannot be read yet" in tick.reason(bench.jobs[2])
+        assert len(bench.runner.launched) == 2, "as many as there are slots"
+        store.heal()
+        assert "slots of rung local are taken" in fresh.tick().reason(bench.jobs[2])
+
+
+@pytest.mark.parametrize(
+    ("unseen", "ends"),
+    [
+        ("plans/p/", True),
+        ("unsettled/", True),
+        ("/launches/", True),
+        ("/launches/", False),
+        ("/receipt", True),
+        ("/settlement", True),
+        ("/refusals/", True),
+        ("/refusals/", False),
+    ],
+)
+def test_a_trouble_that_is_over_is_told_no_more(unseen: str, ends: bool) -> None:
+    """Whatever the store did not answer for, while a job is launched and its bill is closed."""
+    with FakeClock() as clock:
+        store = FaultyStore(clock)
+        bench = Bench(store=store, clock=clock)
+        told: set[str] = set()
+
+        def tick_on(times: int) -> None:
+            for _ in range(times):
+                told.update(bench.dispatcher.tick().troubles)
+                clock.sleep(2.5)
+
+        store.silent = lambda key: unseen in key
+        tick_on(3)
+        if ends:
+            (job,), key = bench.jobs, keys.witness_of(bench.specs[0])
+            stored = read_witness(store, key)
+            change(store, key, job, stored, Cancel("o", "enough"), clock)
+            tick_on(3)
+        assert told
+        store.heal()
+        tick_on(6)
+        assert bench.dispatcher.tick().troubles == {}
 
 
 def test_a_holder_frozen_inside_a_write_is_ended_once_its_lease_is_gone(tmp_path: Path) -> None:

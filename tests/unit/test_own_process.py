@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
@@ -13,11 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runners import own_process
 from runners.own_process import OwnProcessRunner
 from tenure.dispatch.contract import Capacity, Closed, Job, NoSlots, Receipt, Rejected, Site
 from tenure.dispatch.loop import launch_name
 from tenure.testing import runner_checks
-from tenure_protocol.clock import SYSTEM
+from tenure_protocol.clock import SYSTEM, Mailbox
 
 Make = Callable[..., OwnProcessRunner]
 
@@ -83,6 +85,27 @@ def test_dispatchers_that_do_not_know_of_each_other_share_the_slots(make: Make) 
     while not isinstance(first.release(receipts[0]), Closed):
         SYSTEM.sleep(0.02)
     assert second.launch([job()]).handle
+
+
+def test_a_dispatcher_that_is_frozen_in_its_launch_blocks_no_other(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_process, "_LOCK_PATIENCE_S", 0.2)
+    runner = make()
+    said: Mailbox[object] = SYSTEM.mailbox(1)
+    runner.launch([job()])
+
+    def launch() -> None:
+        try:
+            said.put(runner.launch([job()]))
+        except NoSlots as error:
+            said.put(str(error))
+
+    with (tmp_path / ".tenure" / "workers" / "here.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        SYSTEM.spawn(launch, "the-other-dispatcher")
+        assert said.get(20.0) == "another dispatcher has been in a launch here for 0.2 s"
+    assert runner.launch([job()]).handle
 
 
 def test_the_same_job_of_another_store_is_another_launch() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +12,21 @@ import pytest
 
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.store import probe
-from tenure_protocol.store.api import Entry, Found, Missing, Outcome, Store, StoreUnusable, Written
+from tenure_protocol.store.api import (
+    Entry,
+    Found,
+    Missing,
+    Outcome,
+    Store,
+    StoreSilent,
+    StoreUnusable,
+    Unknown,
+    Written,
+)
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
 from tenure_protocol.store.s3 import S3Store
+from tests.fake_clock import FakeClock
 from tests.seaweed import Seaweed
 
 
@@ -48,6 +61,58 @@ class ListsLate(MemoryStore):
         return iter(())
 
 
+class Outage(MemoryStore):
+    """Gives no answer from one call to another; ``reads`` are answered all the same."""
+
+    def __init__(self, begins: int, ends: int, reads: bool = False) -> None:
+        super().__init__()
+        self._calls = itertools.count()
+        self._span = range(begins, ends)
+        self._reads = reads
+
+    def create(self, key: str, body: bytes) -> Outcome:
+        return Unknown("no answer") if self._silent() else super().create(key, body)
+
+    def replace(self, key: str, body: bytes, etag: str) -> Outcome:
+        return Unknown("no answer") if self._silent() else super().replace(key, body, etag)
+
+    def read(self, key: str) -> Found | Missing:
+        self._answer()
+        return super().read(key)
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        self._answer()
+        return super().list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._answer()
+        super().delete(key)
+
+    def _silent(self) -> bool:
+        return next(self._calls) in self._span
+
+    def _answer(self) -> None:
+        if not self._reads and self._silent():
+            raise StoreSilent("no answer")
+
+
+class TwoWinners(MemoryStore):
+    """Its first race of creates has two winners, and one writer who hears nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._racers = itertools.count(1)
+
+    def create(self, key: str, body: bytes) -> Outcome:
+        outcome = super().create(key, body)
+        if "/create-race-0" not in key or isinstance(outcome, Written):
+            return outcome
+        racer = next(self._racers)
+        if racer == 1:
+            return self._put(key, body)
+        return Unknown("no answer") if racer == 2 else outcome
+
+
 BROKEN: dict[str, tuple[type[MemoryStore], set[str]]] = {
     "creates": (OverwritesOnCreate, {"create-only", "race of creates"}),
     "if-match": (
@@ -68,6 +133,31 @@ def test_every_ignored_condition_is_named(name: str) -> None:
         probe.demand_safe(kind(), SYSTEM)
     for condition in expected:
         assert condition in str(error.value)
+
+
+@pytest.mark.parametrize("lasts", [1, 7, 1000])
+def test_an_outage_in_mid_probe_is_no_broken_condition(lasts: int) -> None:
+    """Wherever it begins, a store is found safe or is silent."""
+    for begins in range(0, 100, 3):
+        with FakeClock() as clock, contextlib.suppress(StoreSilent):
+            probe.demand_safe(Outage(begins, begins + lasts), clock)
+
+
+def test_a_write_that_was_not_answered_is_tried_again() -> None:
+    for begins in range(0, 100, 3):
+        with FakeClock() as clock:
+            probe.demand_safe(Outage(begins, begins + 1, reads=True), clock)
+
+
+def test_a_store_that_never_answers_a_conditional_write_is_refused() -> None:
+    with pytest.raises(StoreUnusable, match="create-only"):
+        probe.demand_safe(Outage(0, 10_000, reads=True), SYSTEM)
+
+
+def test_two_winners_are_proof_though_a_third_had_no_answer() -> None:
+    """The only check that fails is the race, and only there is a write without an answer."""
+    checks = probe.probe(TwoWinners(), SYSTEM)
+    assert [check.name for check in checks if not check.ok] == ["race of creates"]
 
 
 def test_bare_etags_are_told() -> None:

@@ -16,7 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 R = TypeVar("R")
@@ -25,18 +25,22 @@ R = TypeVar("R")
 class Corrupt(Exception):
     """A stored object that cannot be what its key says. ``key`` names it."""
 
+    _says: ClassVar[str] = "is corrupt: "
+
     def __init__(self, problem: str, key: str = "?") -> None:
-        super().__init__(f"{key} is corrupt: {problem}")
+        super().__init__(f"{key} {self._says}{problem}")
         self.problem = problem
         self.key = key
 
 
 class NewerProtocol(Corrupt):
-    """A stored object written by a newer Tenure than this one."""
+    """A stored object written by a newer Tenure than this one; nothing is wrong with it."""
+
+    _says: ClassVar[str] = ""
 
     def __init__(self, found: int, known: int, key: str = "?") -> None:
         super().__init__(
-            f"it speaks protocol {found}, this Tenure speaks {known}; upgrade this side", key
+            f"speaks protocol {found}, this Tenure speaks {known}; upgrade this side", key
         )
         self.found = found
 

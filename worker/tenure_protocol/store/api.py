@@ -118,6 +118,15 @@ def is_key(key: str) -> bool:
     return len(key) <= MAX_KEY and _KEY.fullmatch(key) is not None
 
 
+def shown(url: str) -> str:
+    """A store's address for people, without what may be secret: the query, and all before an '@'.
+
+    >>> shown("s3://AKIA:pass/word@bucket/prefix?endpoint_url=http://x"), shown("file:/a@b")
+    ('s3://***@bucket/prefix', 'file:/a@b')
+    """
+    return re.sub(r"(//).*@", r"\1***@", url.partition("?")[0])
+
+
 def check_key(key: str) -> str:
     """``key`` itself when every backend can hold it; ``ValueError`` when not."""
     if not is_key(key):

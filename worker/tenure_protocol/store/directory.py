@@ -40,6 +40,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb smb2 smb3 smbfs afs ncpfs 9p fuse.sshfs fuse.s3fs fuse.rclone "
     "fuse.gcsfuse fuse.goofys fuse.glusterfs glusterfs ceph lustre gpfs beegfs".split()
 )
+_MOUNTS = Path("/proc/self/mounts")
 _LOCK_POLL_S = 0.002
 _HASHED_UP_TO = 1 << 20  # larger objects are never conditional; their ETag is size and time
 _TEMP = ".temp"
@@ -316,7 +317,7 @@ def _file_system(path: Path) -> str:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     try:
-        lines = Path("/proc/self/mounts").read_text().splitlines()
+        lines = _MOUNTS.read_text().splitlines()
         real = str(existing.resolve())
     except OSError:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from tenure_protocol.store.api import Store, StoreUnusable
+from tenure_protocol.store.api import Store, StoreUnusable, shown
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
 from tenure_protocol.store.s3 import S3Store
@@ -27,6 +27,6 @@ def open_store(url: str) -> Store:
     if scheme == "s3" and rest.strip("/"):
         return S3Store(url)
     raise StoreUnusable(
-        f"the store URL {url!r} is none that can be opened; "
+        f"the store URL {shown(url)!r} is none that can be opened; "
         "use file:FOLDER (a local folder), s3://BUCKET/PREFIX or memory:"
     )

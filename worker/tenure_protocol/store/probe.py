@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import Corrupt, encode
+from tenure_protocol.codec import Corrupt, NewerProtocol, encode
 from tenure_protocol.records import PROTOCOL_VERSION, load
 from tenure_protocol.store.api import (
     Found,
@@ -21,6 +21,7 @@ from tenure_protocol.store.api import (
     Store,
     StoreSilent,
     StoreUnusable,
+    Unknown,
     Written,
 )
 from tenure_protocol.store.settle import create_once
@@ -28,6 +29,7 @@ from tenure_protocol.store.settle import create_once
 KEY = "store/probe.json"
 RACERS = 16
 ROUNDS = 2
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -55,31 +57,65 @@ def safe(checks: tuple[Check, ...]) -> bool:
 
 
 def probe(store: Store, clock: Clock) -> tuple[Check, ...]:
-    """Try every condition in scratch keys and remove them. Raises StoreSilent when reads fail."""
-    prefix = f"scratch/{clock.nonce()}/"
-    used: list[str] = []
+    """Try every condition in scratch keys and remove them. Raises StoreSilent when reads fail.
 
-    def key(name: str) -> str:
-        used.append(prefix + name)
-        return used[-1]
+    A check that failed and had no answer to one of its writes proves nothing: it is repeated, as long
+    as the store can be read. One that answers reads and never a write does not keep the condition.
+    """
+    asked = _Asked(store)
+    prefix = f"scratch/{clock.nonce()}/"
+
+    def check(name: str, ask: Callable[[_Asked, str], Check]) -> Check:
+        for count in range(_TRIES):
+            asked.unanswered = False
+            found = ask(asked, f"{prefix}{name}-{count}")
+            if found.ok or not asked.unanswered:
+                break
+            store.read(KEY)
+        return found
 
     try:
         return (
-            _create_twice(store, key("create")),
-            _read_back(store, key("read")),
-            _fresh(store, key("fresh")),
-            _stale(store, key("stale")),
-            _missing(store, key("missing")),
-            _listed(store, key("list/one"), prefix),
-            _race(store, [key(f"create-race-{n}") for n in range(ROUNDS)], clock),
-            _replace_race(store, [key(f"replace-race-{n}") for n in range(ROUNDS)], clock),
+            check("create", _create_twice),
+            check("read", _read_back),
+            check("fresh", _fresh),
+            check("stale", _stale),
+            check("missing", _missing),
+            check("list", _listed),
+            check("create-race", partial(_race, clock=clock)),
+            check("replace-race", partial(_replace_race, clock=clock)),
         )
     finally:
-        for name in used:
+        for key in asked.keys:
             try:
-                store.delete(name)
+                store.delete(key)
             except StoreSilent:
                 continue  # scratch keys are in nobody's way
+
+
+class _Asked:
+    """The store, with a note of every key that was written and of writes without an answer."""
+
+    def __init__(self, store: Store) -> None:
+        self.read = store.read
+        self.list = store.list
+        self.unanswered = False
+        self.keys: set[str] = set()
+        self._store = store
+
+    def create(self, key: str, body: bytes) -> Outcome:
+        """As the store's."""
+        self.keys.add(key)
+        return self._noted(self._store.create(key, body))
+
+    def replace(self, key: str, body: bytes, etag: str) -> Outcome:
+        """As the store's."""
+        self.keys.add(key)
+        return self._noted(self._store.replace(key, body, etag))
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        self.unanswered = self.unanswered or isinstance(outcome, Unknown)
+        return outcome
 
 
 def demand_safe(store: Store, clock: Clock) -> None:
@@ -91,6 +127,8 @@ def demand_safe(store: Store, clock: Clock) -> None:
     if isinstance(found, Found):
         try:
             checks = load(ProbeRecord, found.body, KEY).checks
+        except NewerProtocol as error:
+            raise StoreUnusable(str(error)) from error
         except Corrupt as error:
             raise StoreUnusable(f"{error}; remove it, and the store is probed again") from error
     else:
@@ -113,13 +151,13 @@ def _said(outcome: Outcome) -> str:
     return {Written: "it was written", Lost: "it was refused"}.get(type(outcome), repr(outcome))
 
 
-def _create_twice(store: Store, key: str) -> Check:
+def _create_twice(store: _Asked, key: str) -> Check:
     first, second = store.create(key, b"one"), store.create(key, b"two")
     ok = isinstance(first, Written) and isinstance(second, Lost)
     return Check("create-only", ok, f"first {_said(first)}, second {_said(second)}")
 
 
-def _read_back(store: Store, key: str) -> Check:
+def _read_back(store: _Asked, key: str) -> Check:
     outcome = store.create(key, b"body")
     found = store.read(key)
     ok = (
@@ -132,7 +170,7 @@ def _read_back(store: Store, key: str) -> Check:
                  f"wrote {_said(outcome)}, read {found!r}")  # fmt: skip
 
 
-def _fresh(store: Store, key: str) -> Check:
+def _fresh(store: _Asked, key: str) -> Check:
     first = store.create(key, b"one")
     if not isinstance(first, Written):
         return Check("replace on its ETag", False, f"the create before it: {_said(first)}")
@@ -145,7 +183,7 @@ def _fresh(store: Store, key: str) -> Check:
     return Check("replace on its ETag", isinstance(outcome, Written), _said(outcome) + hint)
 
 
-def _stale(store: Store, key: str) -> Check:
+def _stale(store: _Asked, key: str) -> Check:
     first = store.create(key, b"one")
     if not isinstance(first, Written):
         return Check("replace on a stale ETag", False, f"the create before it: {_said(first)}")
@@ -156,36 +194,39 @@ def _stale(store: Store, key: str) -> Check:
     return Check("replace on a stale ETag", ok, _said(outcome))
 
 
-def _missing(store: Store, key: str) -> Check:
+def _missing(store: _Asked, key: str) -> Check:
     outcome = store.replace(key, b"one", '"d41d8cd98f00b204e9800998ecf8427e"')
     ok = isinstance(outcome, Lost) and isinstance(store.read(key), Missing)
     return Check("replace of a missing key", ok, _said(outcome))
 
 
-def _listed(store: Store, key: str, prefix: str) -> Check:
-    outcome = store.create(key, b"body")
-    rows = [row for row in store.list(f"{prefix}list/") if row.key == key]
+def _listed(store: _Asked, key: str) -> Check:
+    one = f"{key}/one"
+    outcome = store.create(one, b"body")
+    rows = [row for row in store.list(f"{key}/") if row.key == one]
     ok = isinstance(outcome, Written) and len(rows) == 1 and rows[0].etag == outcome.etag
     words = "the new key is in the next listing, with its ETag" if ok else f"it lists {rows}"
     return Check("listing after write", ok, words)
 
 
-def _race(store: Store, keys: list[str], clock: Clock) -> Check:
-    winners = [_winners(clock, partial(store.create, key)) for key in keys]
-    return _one_each("race of creates", winners)
+def _race(store: _Asked, key: str, clock: Clock) -> Check:
+    winners = [_winners(clock, partial(store.create, f"{key}-{n}")) for n in range(ROUNDS)]
+    return _one_each(store, "race of creates", winners)
 
 
-def _replace_race(store: Store, keys: list[str], clock: Clock) -> Check:
+def _replace_race(store: _Asked, key: str, clock: Clock) -> Check:
     winners = []
-    for key in keys:
-        first = store.create(key, b"start")
+    for one in (f"{key}-{n}" for n in range(ROUNDS)):
+        first = store.create(one, b"start")
         if not isinstance(first, Written):
             return Check("race of replaces", False, f"the create before it: {_said(first)}")
-        winners.append(_winners(clock, partial(store.replace, key, etag=first.etag)))
-    return _one_each("race of replaces", winners)
+        winners.append(_winners(clock, partial(store.replace, one, etag=first.etag)))
+    return _one_each(store, "race of replaces", winners)
 
 
-def _one_each(name: str, winners: list[int]) -> Check:
+def _one_each(store: _Asked, name: str, winners: list[int]) -> Check:
+    if max(winners) > 1:
+        store.unanswered = False  # it is proof, whoever else had no answer
     # Nobody may have won in a round whose every answer was unknown; two winners never may.
     return Check(name, max(winners) == 1, f"{RACERS} at once, winners by round: {winners}")
 

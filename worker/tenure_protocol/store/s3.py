@@ -3,6 +3,8 @@
 Two clients: one for conditional writes that never retries (a retry turns our own success into a 412,
 shown 12 times out of 12), one for everything else that retries eight times. A call of the first has a
 total deadline, because a timeout per read lets a server that drips bytes hold it six times longer.
+An answer of 200 alone confirms nothing, since a proxy's page is one too: of each kind of answer we
+demand what only S3 would have sent.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tenure_protocol.store.api import (
     Written,
     check_key,
     is_key,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -45,10 +48,23 @@ _TELL_EVERY_S = 0.25
 _OPTIONS = {"endpoint_url", "region", "etags"}
 _GONE = {"NoSuchKey", "404", "NotFound"}
 _REFUSED = {"PreconditionFailed", "412"}
+_SKEWED = "RequestTimeTooSkewed"
+#: What an answer holds if it is S3's: a stray page has none of it, and Python takes half a head of an
+#: answer for a whole one.
+_DEMANDED: Mapping[str, tuple[str, ...]] = {
+    "GetObject": ("ETag", "LastModified", "ContentLength"),
+    "HeadObject": ("ETag", "LastModified", "ContentLength"),
+    "ListObjectsV2": ("Name", "KeyCount"),
+    "PutObject": ("ETag",),
+    "UploadPart": ("ETag",),
+    "CreateMultipartUpload": ("UploadId",),
+    "CompleteMultipartUpload": ("ETag",),
+}
 _USELESS = {
     "NoSuchBucket": "there is no such bucket; create it, or correct [store] url",
     "InvalidAccessKeyId": "the access key is not known there; check AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "the secret key does not fit the access key; check both",
+    "ExpiredToken": "the temporary credentials have expired; renew them",
     "AccessDenied": "these credentials may not use it; check their policy",
     "403": "these credentials may not use it; check them and their policy",
     "404": "there is no such bucket; create it, or correct [store] url",
@@ -61,8 +77,19 @@ class S3Store:
     deadline_s = DEADLINE_S["s3"]
 
     def __init__(self, url: str, clock: Clock = SYSTEM) -> None:
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
+        try:
+            parts = urlsplit(url)
+            options = dict(parse_qsl(parts.query))
+            endpoint = urlsplit(options.get("endpoint_url", ""))
+        except ValueError as error:  # a bracket that is not closed
+            raise StoreUnusable(
+                f"the store URL {shown(url)!r} cannot be read; write s3://BUCKET/PREFIX"
+            ) from error
+        if "@" in parts.netloc + parts.path + endpoint.netloc:
+            raise StoreUnusable(
+                f"the store URL {shown(url)!r} has an '@' in it; credentials do not belong in a URL, "
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         if unknown := sorted(set(options) - _OPTIONS):
             raise StoreUnusable(
                 f"the store URL has the unknown option {unknown[0]!r}; "
@@ -75,11 +102,18 @@ class S3Store:
         self.url = url
         self._bucket = parts.netloc
         prefix = parts.path.strip("/")
+        if prefix and {"", ".", ".."} & set(prefix.split("/")):
+            raise StoreUnusable(
+                f"the prefix {prefix!r} of the store URL has an empty part, '.' or '..' in it, which "
+                "some servers tidy away and others do not"
+            )
         self._prefix = f"{prefix}/" if prefix else ""
+        self._endpoint = options.get("endpoint_url", "AWS")
         self._clock = clock
         try:
-            self._strict = _client(options, attempts=1, read_s=_READ_S)
-            self._bulk = _client(options, attempts=_BULK_ATTEMPTS, read_s=_BULK_READ_S)
+            make = _maker(options)
+            self._strict = make(1, _READ_S)
+            self._bulk = make(_BULK_ATTEMPTS, _BULK_READ_S)
         except ImportError as error:
             raise StoreUnusable(
                 f"the store {self._name()} needs boto3; install the extra: tenure-worker[s3]"
@@ -92,23 +126,66 @@ class S3Store:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _check_bucket(self) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+        """One listing. Raises StoreUnusable for what no waiting mends, StoreSilent for the rest."""
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            ParamValidationError,
+        )
 
+        words = ""
         try:
             self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
+            return
         except NoCredentialsError as error:
             raise StoreUnusable(
                 f"the store {self._name()} needs credentials; set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY"
             ) from error
         except ClientError as error:
-            code = _code(error)
-            words = _USELESS.get(code)
-            if words:
-                raise StoreUnusable(f"the store {self._name()}: {words}") from error
-            raise StoreSilent(f"{self._name()} answered {code}") from error
-        except BotoCoreError as error:
-            raise StoreSilent(f"{self._name()} does not answer ({_words(error)})") from error
+            raise self._refusal(error) from error
+        except ParamValidationError:
+            words = f"{self._bucket!r} is no name of a bucket"
+        except _Stray as error:
+            words = (
+                f"what answers at {self._endpoint} is no S3 server ({error}); check endpoint_url"
+            )
+        except (BotoCoreError, RecursionError) as error:
+            if not _unsendable(error):
+                words = f"does not answer at {self._endpoint} ({self._told(error)})"
+                raise StoreSilent(f"{self._name()} {words}") from error
+            words = "the credentials hold a character that no request can, such as a line's end"
+        raise StoreUnusable(f"the store {self._name()}: {words}")
+
+    def _refusal(self, error: Exception) -> StoreUnusable | StoreSilent:
+        """What an answer of 4xx or 5xx to the first listing means."""
+        code, name = _code(error), self._name()
+        metadata = cast("Mapping[str, object]", _response(error).get("ResponseMetadata", {}))
+        headers = cast("Mapping[str, str]", metadata.get("HTTPHeaders", {}))
+        status = cast(int, metadata.get("HTTPStatusCode", 500))
+        passing = status >= 500 or status in (408, 429) or code == "RequestTimeout"
+        words = _USELESS.get(code) or f"{self._endpoint} refuses to list it ({code}); check the URL"
+        if code == _SKEWED:
+            words = self._skew(error)
+        elif headers.get("content-type", "").startswith("text/html"):
+            words = f"{self._endpoint} answers {status} and a page, not as S3; check endpoint_url"
+        elif passing:
+            words = f"it answered {code}"
+        kind = StoreSilent if passing else StoreUnusable
+        return kind(f"the store {name}: {words}")
+
+    def _skew(self, error: Exception) -> str:
+        """How far this machine's clock is off, by the Date of the very answer that refused it."""
+        headers = cast(
+            "Mapping[str, Mapping[str, str]]", _response(error).get("ResponseMetadata", {})
+        ).get("HTTPHeaders", {})
+        if "date" not in headers:
+            return "this machine's clock is too far from the store's; set it"
+        there_s = parsedate_to_datetime(headers["date"]).timestamp()
+        minutes = (self._clock.wall_s() - there_s) / 60.0
+        side = "ahead of" if minutes > 0 else "behind"
+        return f"this machine's clock is {abs(minutes):.0f} minutes {side} the store's; set it"
 
     # ---------------------------------------------------------------------------- reading
 
@@ -160,8 +237,6 @@ class S3Store:
         def ask() -> tuple[builtins.list[Entry], dict[str, object]]:
             full = self._prefix + prefix
             answer = self._call("list_objects_v2", self._strict, Prefix=full, **token)
-            if "Name" not in answer or "KeyCount" not in answer:
-                raise StoreSilent(f"{prefix}* got an answer that is no listing")
             rows = [
                 Entry(
                     str(row["Key"]).removeprefix(self._prefix),
@@ -202,11 +277,9 @@ class S3Store:
                 code = _code(error)
                 if code in _REFUSED or (code in _GONE and "IfMatch" in condition):
                     return Lost()
-                return Unknown(f"{key}: {code}")
+                return Unknown(f"{key}: {self._told(error)}")
             except Exception as error:  # no answer, or one that is none
-                return Unknown(f"{key}: {_words(error)}")
-            if not answer.get("ETag"):
-                return Unknown(f"{key}: an answer without an ETag confirms nothing")
+                return Unknown(f"{key}: {self._told(error)}")
             return Written(_etag(answer))
 
         outcome = self._within(put, key)
@@ -229,10 +302,7 @@ class S3Store:
         return answer
 
     def put_file(self, key: str, path: Path, progress: Progress | None = None) -> None:
-        """Upload in parts where it is large, and look afterwards that all of it is there.
-
-        An answer of 200 alone confirms nothing: a proxy's page is one too.
-        """
+        """Upload in parts where it is large, and look afterwards that all of it is there."""
         size, full = path.stat().st_size, self._full(key)
 
         def put(told: Callable[[int], None]) -> None:
@@ -273,9 +343,11 @@ class S3Store:
     ) -> None:
         """Run a transfer beside the caller, and tell its progress in the caller's own thread.
 
-        boto3 tells it from several threads at once; a training loop renews and stops by it.
+        boto3 tells it from several threads at once; a training loop renews and stops by it. A part
+        that is sent or fetched again is taken back first: what was told stands.
         """
         moved: list[int] = []
+        furthest = 0
         box: Mailbox[Exception | bool] = self._clock.mailbox(1)
 
         def work() -> None:
@@ -288,14 +360,15 @@ class S3Store:
         self._clock.spawn(work, "tenure-s3-transfer")
         while True:
             ended = box.get(_TELL_EVERY_S)
+            furthest = max(furthest, sum(moved))
             if progress:
-                progress(sum(moved), size)
+                progress(furthest, size)
             if ended is not None:
                 break
         if isinstance(ended, OSError):
             raise ended  # a disk of this machine
         if isinstance(ended, Exception):
-            raise StoreSilent(f"{key} could not be {verb} ({_words(ended)})") from ended
+            raise StoreSilent(f"{key} could not be {verb} ({self._told(ended)})") from ended
 
     def presign(self, key: str, method: Literal["GET", "PUT"], expires_s: int) -> str | None:
         name = {"GET": "get_object", "PUT": "put_object"}[method]
@@ -333,31 +406,95 @@ class S3Store:
                 return Missing()
             if code == "InvalidRange" and beyond is not None:
                 return beyond
-            raise StoreSilent(f"{key} could not be {verb} ({code})") from error
+            raise StoreSilent(f"{key} could not be {verb} ({self._told(error)})") from error
         except Exception as error:  # no connection, a page of a proxy, a header that is missing
-            raise StoreSilent(f"{key} could not be {verb} ({_words(error)})") from error
+            raise StoreSilent(f"{key} could not be {verb} ({self._told(error)})") from error
+
+    def _told(self, error: Exception) -> str:
+        """What went wrong, without addresses: they may carry a signature."""
+        from botocore.exceptions import ClientError
+
+        if isinstance(error, _Stray):
+            return str(error)
+        if not isinstance(error, ClientError):
+            return type(error).__name__
+        code = _code(error)
+        return f"{code}: {self._skew(error)}" if code == _SKEWED else code
+
+
+class _Stray(Exception):
+    """An answer that S3 would not have sent."""
+
+
+def _unsendable(error: Exception) -> bool:
+    """Whether a request could not even be built: a header with a line's end in it."""
+    from botocore.exceptions import HTTPClientError
+
+    kwargs = cast("Mapping[str, object]", getattr(error, "kwargs", {}))
+    return type(error) is HTTPClientError and isinstance(kwargs.get("error"), ValueError)
+
+
+def _refuse_redirect(response_dict: Mapping[str, object] | None = None, **_: object) -> None:
+    """Raise :class:`_Stray` for a redirect that is none of S3's, which names a region or is XML.
+
+    boto3 takes each for a bucket of another region, asks for that region, and is redirected again.
+    """
+    if response_dict is None or response_dict["status_code"] not in (301, 302, 303, 307, 308):
+        return
+    headers = cast("Mapping[str, str]", response_dict["headers"])
+    if "x-amz-bucket-region" not in headers and "xml" not in headers.get("content-type", ""):
+        raise _Stray("it sends elsewhere by a redirect")
+
+
+def _demand(parsed: Mapping[str, object], model: object, **_: object) -> None:
+    """Raise :class:`_Stray` for an answer of success without what only S3 sends.
+
+    Of an ETag half a one is none: the head of the answer was cut in its middle.
+    """
+    metadata = cast("Mapping[str, int]", parsed["ResponseMetadata"])
+    if metadata["HTTPStatusCode"] >= 300:
+        return
+    for name in _DEMANDED.get(str(getattr(model, "name", "")), ()):
+        value = parsed.get(name)
+        cut = isinstance(value, str) and value.startswith('"') and not value[1:].endswith('"')
+        if value in (None, "") or cut:
+            raise _Stray(f"the answer has no {name}")
 
 
 class _Readable(Protocol):
     def read(self) -> bytes: ...
 
 
-def _client(options: Mapping[str, str], attempts: int, read_s: float) -> BaseClient:
+def _maker(options: Mapping[str, str]) -> Callable[[int, float], BaseClient]:
+    """Makes clients for a number of attempts and the seconds of one read.
+
+    They share a session, whose data files take longer to read than all else; a session is not shared
+    between stores, since its clients may be made in several threads at once.
+    """
     import boto3
     from botocore.config import Config
 
-    config = Config(
-        retries={"total_max_attempts": attempts, "mode": "standard"},
-        connect_timeout=_CONNECT_S,
-        read_timeout=read_s,
-        max_pool_connections=32,
-    )
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=options.get("endpoint_url"),
-        region_name=options.get("region"),
-        config=config,
-    )
+    session = boto3.session.Session()
+
+    def make(attempts: int, read_s: float) -> BaseClient:
+        config = Config(
+            retries={"total_max_attempts": attempts, "mode": "standard"},
+            connect_timeout=_CONNECT_S,
+            read_timeout=read_s,
+            max_pool_connections=32,
+            signature_version="s3v4",  # links too: boto3's own choice is one that few servers take
+        )
+        client = session.client(
+            "s3",
+            endpoint_url=options.get("endpoint_url"),
+            region_name=options.get("region"),
+            config=config,
+        )
+        client.meta.events.register("response-received.s3", _refuse_redirect)
+        client.meta.events.register("after-call.s3", _demand)
+        return client
+
+    return make
 
 
 def _etag(answer: Mapping[str, object]) -> str:
@@ -372,11 +509,10 @@ def _age_s(answer: Mapping[str, object], modified: object) -> float:
     return max(0.0, (now - written).total_seconds())
 
 
+def _response(error: Exception) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", getattr(error, "response", {}))
+
+
 def _code(error: Exception) -> str:
-    response = cast("Mapping[str, Mapping[str, object]]", getattr(error, "response", {}))
-    return str(response.get("Error", {}).get("Code", "?"))
-
-
-def _words(error: Exception) -> str:
-    """The kind of failure without addresses, which may carry a signature."""
-    return type(error).__name__
+    found = cast("Mapping[str, object]", _response(error).get("Error", {}))
+    return str(found.get("Code", "?"))
