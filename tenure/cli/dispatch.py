@@ -44,7 +44,7 @@ def dispatch(
             if once:
                 _answered(tick, place.store.url)
                 return
-            if until_done and _nothing_left(dispatcher, tick):
+            if until_done and _nothing_left(dispatcher):
                 return
             if end_s is not None and SYSTEM.monotonic_s() >= end_s:
                 break
@@ -106,10 +106,10 @@ def _answered(tick: Tick, url: str) -> None:
         raise StoreOutOfReach(f"the store at {url} does not answer: {tick.troubles[keys.PLANS]}")
 
 
-def _nothing_left(dispatcher: Dispatcher, tick: Tick) -> bool:
+def _nothing_left(dispatcher: Dispatcher) -> bool:
     """Whether every job is over or stopped by a corrupt object, and every bill is closed."""
     world = dispatcher.world
-    if {keys.PLANS, keys.UNSETTLED} & set(tick.troubles):
+    if not world.whole:
         return False
     open_bills = [
         bill

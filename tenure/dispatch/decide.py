@@ -80,6 +80,7 @@ class Snapshot:
     jobs: tuple[JobView, ...]
     bills: tuple[BillView, ...]
     rungs: Mapping[str, RungView]
+    unseen: str = ""  # why bills may be missing from it: then nobody knows how many slots are free
 
     @cached_property
     def bills_of(self) -> Mapping[str, list[BillView]]:
@@ -268,6 +269,8 @@ def _rung(
     view: JobView, snapshot: Snapshot, free: Mapping[str, int], now_s: float
 ) -> tuple[str | None, str, bool]:
     """The first rung of the ladder that has room; or why none has, and whether slots are missing."""
+    if snapshot.unseen:
+        return None, snapshot.unseen, False
     waits, full = [], False
     for name in view.rungs:
         if why := _excluded(view, name, snapshot):

@@ -143,7 +143,8 @@ class Dispatcher:
         }
         views = self.world.job_views()
         self._decided = {view.job: view.etag for view in views}
-        return Snapshot(views, self.world.bill_views(), rungs)
+        unseen = "" if self.world.bills_seen else "the open launches cannot be read yet"
+        return Snapshot(views, self.world.bill_views(), rungs, unseen)
 
     def follow(
         self,
@@ -185,7 +186,7 @@ class Dispatcher:
                 if isinstance(action, decide.ReleaseBill):
                     self._release(action, reason)
             jobs = self.world.jobs
-            if not any(
+            if self.world.whole and not any(
                 experiment is None or (job in jobs and jobs[job].experiment == experiment)
                 for job, _ in self.world.bills
             ):
@@ -437,4 +438,4 @@ class Dispatcher:
         bill.settlements = number
         if isinstance(settlement, Closed):
             self._store.delete(keys.unsettled(bill.job, bill.launch))
-            self.world.bills.pop((bill.job, bill.launch), None)
+            self.world.forget(bill.job, bill.launch)

@@ -123,8 +123,14 @@ class World:
         self._letters = cycle(ID_LETTERS)  # the part of many open bills that is looked at next
         self.jobs: dict[str, JobMemory] = {}
         self.bills: dict[tuple[str, int], Bill] = {}
+        self.bills_seen = False  # whether every open bill was read once since the start
         self.troubles: dict[str, str] = {}  # key: what is wrong with it
         self._floor_s = 3 * (store.deadline_s + P99_S) + SLACK_S
+
+    @property
+    def whole(self) -> bool:
+        """Whether every plan and every open bill was seen at the last look: else none may be missing."""
+        return not {keys.PLANS, keys.UNSETTLED} & self.troubles.keys()
 
     # ------------------------------------------------------------------------------ observing
 
@@ -263,14 +269,17 @@ class World:
 
     def _look_closer(self, memory: JobMemory) -> None:
         """Read the spec once, and the refusals of a launch that should have claimed by now."""
+        w = memory.witness
+        waits = w is not None and w.phase == "expected" and memory.failed_launch < w.launched
+        if memory.refusal_look_s and not waits:
+            memory.refusal_look_s, memory.refusal_pause_s = 0.0, _FIRST_REFUSAL_LOOK_S
+            self.troubles.pop(keys.refusals(memory.job), None)
         if memory.final or memory.broken:
             return
         if memory.spec is None:
             self._read_spec(memory)
-        w = memory.witness
         now_s = self._clock.monotonic_s()
-        if w is None or w.phase != "expected" or memory.failed_launch >= w.launched:
-            memory.refusal_look_s, memory.refusal_pause_s = 0.0, _FIRST_REFUSAL_LOOK_S
+        if w is None or not waits:
             return
         if not memory.refusal_look_s:
             memory.refusal_look_s = now_s + memory.refusal_pause_s
@@ -299,6 +308,7 @@ class World:
                 rung = self.rung_of(memory.job, launch)
                 if rung:
                     memory.excluded[rung] = refusal.reason
+            self.troubles.pop(keys.refusals(memory.job), None)
         except (StoreSilent, Corrupt) as error:
             self.troubles[keys.refusals(memory.job)] = str(error)
 
@@ -330,7 +340,9 @@ class World:
                 found = self._store.read(key)
                 if not isinstance(found, Missing):
                     self._plans[key] = load(PlanRecord, found.body, key)
-            except (StoreSilent, Corrupt) as error:
+            except StoreSilent as error:
+                self.troubles[keys.PLANS] = str(error)  # its jobs are not known: never "no jobs"
+            except Corrupt as error:
                 self.troubles[key] = str(error)
         if fresh:
             self._adopt_plans()
@@ -363,7 +375,7 @@ class World:
             self.troubles[keys.UNSETTLED] = str(error)
             return
         self.troubles.pop(keys.UNSETTLED, None)
-        seen = set()
+        seen, answered = set(), True
         for key in rows:
             job, _, number = key.removeprefix(keys.UNSETTLED).rpartition("-")
             if not number.isdigit():
@@ -371,10 +383,11 @@ class World:
             launch = int(number)
             seen.add((job, launch))
             bill = self.bills.setdefault((job, launch), Bill(job, launch))
-            self._read_bill(bill)
+            answered = self._read_bill(bill) and answered
+        self.bills_seen = self.bills_seen or answered
         for job, launch in set(self.bills) - seen:
             if keys.unsettled(job, launch).startswith(prefix):
-                del self.bills[job, launch]  # closed, by us or by another dispatcher
+                self.forget(job, launch)  # closed, by us or by another dispatcher
 
     def _bills_matter(self) -> bool:
         """Whether a job may be launched now, which takes a slot, or a bill may be closed.
@@ -393,7 +406,14 @@ class World:
                 return True
         return any(working.get(job) != launch for job, launch in self.bills)
 
-    def _read_bill(self, bill: Bill) -> None:
+    def forget(self, job: str, launch: int) -> None:
+        """A bill is closed, and what could not be read or written about it is over."""
+        self.bills.pop((job, launch), None)
+        for key in (keys.launch, keys.receipt, keys.unsettled):
+            self.troubles.pop(key(job, launch), None)
+
+    def _read_bill(self, bill: Bill) -> bool:
+        """Read what is not known of it yet; whether the store answered."""
         try:
             if bill.intent is None:
                 key = keys.intent(bill.job, bill.launch)
@@ -406,8 +426,11 @@ class World:
                 found = self._store.read(key)
                 if not isinstance(found, Missing):
                     bill.receipt = load(LaunchReceipt, found.body, key)
+            self.troubles.pop(keys.launch(bill.job, bill.launch), None)
         except (StoreSilent, Corrupt) as error:
             self.troubles[keys.launch(bill.job, bill.launch)] = str(error)
+            return isinstance(error, Corrupt)
+        return True
 
     # ---------------------------------------------------------------------------------- views
 

@@ -1,4 +1,4 @@
-"""One rung of real processes over a directory store, for tests with real signals."""
+"""One rung of real processes over a store, for tests with real signals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
+
 from runners.own_process import OwnProcessRunner
 from tenure.dispatch.contract import Job, Site
 from tenure.dispatch.loop import Dispatcher, Rung
@@ -16,7 +18,7 @@ from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.records import JobSpec, Manifest, Pointer
 from tenure_protocol.store.api import Found
-from tenure_protocol.store.directory import DirectoryStore
+from tenure_protocol.store.open import open_store
 from tenure_worker import code
 from tenure_worker.snapshot import read_manifest
 from tests.orbit.experiment import STATE
@@ -28,8 +30,11 @@ ORBIT = "tests.orbit.experiment:Orbit"
 class Ladder:
     """A store, one own-process rung and a dispatcher over them."""
 
-    def __init__(self, folder: Path, slots: int = 4, **config: object) -> None:
-        self.store = DirectoryStore(folder / "store")
+    def __init__(
+        self, folder: Path, slots: int = 4, url: str | None = None, **config: object
+    ) -> None:
+        """``url`` names the store; without it, it is a folder below ``folder``."""
+        self.store = open_store(url or f"file:{folder / 'store'}")
         self._config: dict[str, object] = {
             "slots": slots, "threads": 1, "claim_window_s": 20.0, "grace_s": 5.0, **config
         }  # fmt: skip
@@ -47,13 +52,23 @@ class Ladder:
         capacity = OwnProcessRunner.capacity(self._config)
         return Dispatcher(self.store, [Rung("local", "here", self.runner, capacity)], SYSTEM)
 
-    def orbits(self, count: int, config: dict[str, object], every: int = 20) -> list[JobSpec]:
-        """Enlist ``count`` trainings of the orbit."""
+    def orbits(
+        self,
+        count: int,
+        config: dict[str, object],
+        every: int = 20,
+        first: int = 0,
+        max_silence_s: float = 3600.0,
+    ) -> list[JobSpec]:
+        """Enlist ``count`` trainings of the orbit, with the seeds from ``first`` up."""
         digest, data = code.code_digest(ORBIT), code.data_digest(object())  # type: ignore[arg-type]
         specs = [
-            JobSpec("orbits", "train", "training", ORBIT, config, seed, 1, digest, data, every)
-            for seed in range(count)
-        ]
+            JobSpec(
+                "orbits", "train", "training", ORBIT, config, seed, 1, digest, data, every,
+                max_silence_s=max_silence_s,
+            )
+            for seed in range(first, first + count)
+        ]  # fmt: skip
         enlist(self.store, "orbits", "orbits", specs, {"rungs": ["local"]}, SYSTEM)
         return specs
 
@@ -62,13 +77,26 @@ class Ladder:
         return Job(spec.id, spec.kind, launch, name, self.store.url)
 
     def running(self) -> list[tuple[Bill, int]]:
-        """Open bills whose process is known, with its pid."""
+        """Open bills whose receipt names a process that is alive and that launch's, with its pid."""
         found = []
         for bill in self.dispatcher.world.bills.values():
             pid = bill.receipt.handle.get("pid") if bill.receipt else None
-            if isinstance(pid, int) and Path(f"/proc/{pid}").exists():
+            if (
+                bill.receipt
+                and isinstance(pid, int)
+                and bears(pid, "TENURE_NAME", bill.receipt.name)
+            ):
                 found.append((bill, pid))
         return found
+
+
+def bears(pid: int, variable: str, text: str) -> bool:
+    """Whether a process is alive and was started with ``text`` in a variable of its environment."""
+    try:
+        environ: dict[str, str] = psutil.Process(pid).environ()
+        return environ.get(variable) == text
+    except psutil.Error:  # it is gone, or a zombie
+        return False
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -341,7 +341,10 @@ def no_answer_from_the_platform_is_taken_as_failure(patch: Patch) -> None:
 
 @mutant("E5")
 def bills_of_another_dispatcher_are_not_looked_for(patch: Patch) -> None:
-    patch.setattr(dispatch_world.World, "_observe_bills", lambda self: None)
+    def blind(self: dispatch_world.World) -> None:
+        self.bills_seen = True
+
+    patch.setattr(dispatch_world.World, "_observe_bills", blind)
 
 
 # ------------------------------------------------------------------------------------ snapshots

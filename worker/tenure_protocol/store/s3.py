@@ -110,6 +110,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint = options.get("endpoint_url", "AWS")
         self._clock = clock
+        self._torn: set[str] = set()  # keys whose last upload did not succeed
         try:
             make = _maker(options)
             self._strict = make(1, _READ_S)
@@ -311,11 +312,29 @@ class S3Store:
         def confirm() -> int:
             return cast(int, self._call("head_object", Key=full)["ContentLength"])
 
+        if full in self._torn:
+            self._abort_parts(full)
+        self._torn.add(full)
         self._transfer(key, "written", put, size, progress)
+        self._torn.discard(full)
         found = self._asked(key, "confirmed", confirm)
         if found != size:
             words = "nothing" if isinstance(found, Missing) else f"{found} bytes"
             raise StoreSilent(f"{key} was uploaded, and {words} of {size} are there")
+
+    def _abort_parts(self, full: str) -> None:
+        """Remove the parts that uploads of this key left behind, which nothing shows and all pay for.
+
+        A key has one writer, so they are its own; a server that was gone has not heard boto3 do it.
+        """
+        try:
+            found = self._call("list_multipart_uploads", self._strict, Prefix=full)
+            for row in cast("Sequence[Mapping[str, object]]", found.get("Uploads", [])):
+                if row["Key"] == full:
+                    which = {"Key": full, "UploadId": row["UploadId"]}
+                    self._call("abort_multipart_upload", self._strict, **which)
+        except Exception:  # it knows no such call, or allows none: they cost space and harm nobody
+            return
 
     def get_file(self, key: str, path: Path, progress: Progress | None = None) -> bool:
         full = self._full(key)
