@@ -11,7 +11,7 @@ from assets.pinned_retrain import pinned_retrain
 from assets.seed_spread import seed_spread
 from assets.training import training
 from pipelines.jobs import chain_job
-from pipelines.resources import TenureResource
+from pipelines.resources import TenureResource, store_s3
 from pipelines.schedules import nightly
 from pipelines.sensors import dispatch
 
@@ -31,6 +31,6 @@ defs = dg.Definitions(
     jobs=[chain_job],
     schedules=[nightly],
     sensors=[dispatch],
-    resources={"tenure": TenureResource()},
+    resources={"tenure": TenureResource(), "s3": store_s3},
     executor=dg.in_process_executor,
 )

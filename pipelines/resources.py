@@ -6,12 +6,14 @@ lives in its memory: sensor ticks run in one long-living code server.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.chain import Chain
 from assets.stage import Context, Report
 from gates.warrant import DeployKey, load_deploy_key
+from pipelines.bucket import Bucket
 from pipelines.plays import Play
 from tenure.bad_input import did_you_mean
 from tenure.dispatch.loop import Dispatcher
@@ -20,7 +22,11 @@ from tenure.errors import UsageError
 from tenure.plan.file import Plan, load_plans
 from tenure.settings import Settings, load_settings
 from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.store.api import shown
 from tenure_worker import code
+
+if TYPE_CHECKING:
+    from dagster_aws.s3 import S3Resource
 
 Key = Callable[[], DeployKey]
 
@@ -47,6 +53,7 @@ class Workshop:
         self._key = key or (lambda: load_deploy_key(settings.gates.deploy_key, settings.root))
         self.plays: dict[str, Play] = {}  # by plan, kept between the sensor's ticks
         self._chains: dict[str, tuple[object, Chain]] = {}
+        self._said: list[str] = []
 
     def plans(self) -> dict[str, Plan]:
         """The plans by name. Raises UsageError."""
@@ -87,6 +94,11 @@ class Workshop:
         if kept is None or kept.context.chain is not context.chain:
             kept = self.plays[plan.name] = Play(context)
         return kept
+
+    def news(self, said: list[str]) -> list[str]:
+        """What was not said the last time: what a tick logs may cost an object in a bucket."""
+        before, self._said = self._said, said
+        return [sentence for sentence in said if sentence not in before]
 
     def close(self) -> None:
         """Let the background watch end; workers go on."""
@@ -137,3 +149,21 @@ class TenureResource(dg.ConfigurableResource[None]):
     def context(self, plan: str) -> Context:
         """What the stages of a plan work with. Raises UsageError or StoreOutOfReach."""
         return self.workshop().context(plan)
+
+
+@dg.resource(
+    config_schema={"config": dg.Field(str, is_required=False)},
+    description="dagster-aws's S3Resource for the endpoint and region of an s3:// store. An asset "
+    "takes it as `s3: S3Resource`; nothing is imported or opened for those that do not.",
+)
+def store_s3(context: dg.InitResourceContext) -> "S3Resource":
+    """The S3 client of the store's URL. Raises UsageError for a store that is no bucket."""
+    config = context.resource_config.get("config")
+    settings = load_settings(Path(config) if config else None)
+    bucket = Bucket.of(settings.store_url)
+    if bucket is None:
+        raise UsageError(
+            f"the resource s3 is for an s3:// store, and [store] url is {shown(settings.store_url)}; "
+            "give the asset an S3Resource of its own"
+        )
+    return bucket.resource()

@@ -58,7 +58,7 @@ def dispatch(context: dg.SensorEvaluationContext, tenure: TenureResource) -> dg.
     tick = step(workshop.dispatcher, plays, for_s, workshop.clock)
     said += [play.waits_for(tick) for play in plays]
     said += [f"{key}: {trouble}" for key, trouble in tick.troubles.items()]
-    for sentence in said:
+    for sentence in workshop.news(said):
         context.log.info(sentence)
     before: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
     requests = [

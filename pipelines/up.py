@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from pipelines.home import prepare
+from pipelines.bucket import Bucket
+from pipelines.home import demand_packages, make_tables, prepare
 from tenure.errors import Blocked, UsageError
 from tenure.settings import Settings
 from tenure_protocol.clock import SYSTEM, Clock
@@ -85,11 +86,13 @@ def page(settings: Settings, port: int | None = None, clock: Clock = SYSTEM) -> 
     """Webserver and daemon over the settings; both are ended on leaving.
 
     Workers are processes of their own and go on: the next dispatcher attaches to them. Raises
-    UsageError when the port is taken.
+    UsageError when the port is taken, or when dagster-aws is named and missing.
     """
     port = port or settings.dagster.port
     demand_free(port, settings)
     home = prepare(settings)
+    demand_packages(home)
+    make_tables(home)
     environ = environment(settings, home)
     workspace = str(CHECKOUT / "workspace.yaml")
     with ExitStack() as stack:
@@ -127,9 +130,15 @@ def demand_free(port: int, settings: Settings) -> None:
 
 
 def environment(settings: Settings, home: Path) -> dict[str, str]:
-    """What both processes see: the same settings as here, whatever folder they run in."""
+    """What both processes see: the same settings as here, whatever folder they run in.
+
+    dagster-aws signs the requests for its logs for the region of the environment alone.
+    """
     config = {"TENURE_CONFIG": str(settings.file)} if settings.file else {}
+    bucket = Bucket.of(settings.store_url)
+    region = {"AWS_DEFAULT_REGION": bucket.region} if bucket and bucket.region else {}
     return {
+        **region,
         **os.environ,
         **config,
         "DAGSTER_HOME": str(home),

@@ -7,6 +7,7 @@ sentence with a code of docs/commands.md, and holds no secret.
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Stored, change
 from tenure_protocol.lease.machine import Reserve
 from tenure_protocol.records import PROTOCOL_VERSION, JobSpec
-from tenure_protocol.store import directory, probe
+from tenure_protocol.store import directory, probe, s3
 from tenure_protocol.store.api import Found, StoreUnusable, Written
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.open import open_store
@@ -249,6 +250,24 @@ def test_where_nobody_listens_is_out_of_reach(seaweed: Callable[[], Seaweed]) ->
     ended = complaint("store", "check", url)
     assert ended.code == 3
     assert f"s3://{BUCKET}/p does not answer at http://127.0.0.1:" in ended.err
+
+
+def test_where_somebody_listens_and_says_nothing_is_out_of_reach(
+    seaweed: Callable[[], Seaweed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen server takes every connection; its client would wait nine times a minute."""
+    seaweed()
+    monkeypatch.setattr(S3Store, "deadline_s", 1.0)
+    monkeypatch.setattr(s3, "_BULK_READ_S", 3.0)
+    monkeypatch.setattr(s3, "_BULK_ATTEMPTS", 1)
+    with socket.socket() as frozen:
+        frozen.bind(("127.0.0.1", 0))
+        frozen.listen()
+        address = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        url = f"s3://{BUCKET}/p?endpoint_url={address}&region=us-east-1"
+        ended = complaint("store", "check", url)
+    assert ended.code == 3
+    assert f"s3://{BUCKET}/p does not answer at {address} within 1 s" in ended.err
 
 
 WELL_FORMED = b"<html><body>It works!</body></html>"

@@ -127,7 +127,11 @@ class S3Store:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _check_bucket(self) -> None:
-        """One listing. Raises StoreUnusable for what no waiting mends, StoreSilent for the rest."""
+        """One listing. Raises StoreUnusable for what no waiting mends, StoreSilent for the rest.
+
+        Within the total deadline: a server that takes connections and says nothing would hold a
+        command for the nine minutes of its client.
+        """
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -135,9 +139,14 @@ class S3Store:
             ParamValidationError,
         )
 
+        def ask() -> Mapping[str, object]:
+            return self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
+
         words = ""
         try:
-            self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
+            if self._within(ask, self._prefix) is None:
+                words = f"does not answer at {self._endpoint} within {self.deadline_s:.0f} s"
+                raise StoreSilent(f"{self._name()} {words}")
             return
         except NoCredentialsError as error:
             raise StoreUnusable(
