@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +17,8 @@ from tenure_protocol.codec import short_id
 from tenure_worker.experiment import Experiment
 
 _SKIP = {"__pycache__", ".git", ".venv", "node_modules"}
+_INSTALLED = {"site-packages", "dist-packages"}
+_TENURE = {"tenure", "tenure_protocol", "tenure_worker"}  # its version is part of the environment
 
 
 class BadEntryPoint(Exception):
@@ -27,17 +32,109 @@ def add_code_path(path: Path) -> None:
 
 
 def code_digest(entry_point: str) -> str:
-    """Digest of every ``.py`` file in the folder that holds the entry point's module.
+    """Digest of the user's code that a job may run, the same wherever it lies.
 
+    That is every ``.py`` file in the folder that holds the entry point's module, and every module of
+    the user's own that these name in an import, and those in theirs. The standard library and what is
+    installed in ``site-packages`` is not the user's own: its versions are part of the environment.
     Raises :class:`BadEntryPoint`.
     """
+    module, _, _ = entry_point.partition(":")
     folder = module_folder(entry_point)
-    rows = []
-    for path in sorted(folder.rglob("*.py")):
-        name = path.relative_to(folder).as_posix()
-        if not _SKIP.intersection(Path(name).parts):
-            rows.append(f"{_sha256(path)}  {name}\n")
-    return short_id("".join(rows).encode())
+    package = module.rpartition(".")[0]
+    importlib.invalidate_caches()
+    rows, open_ends = set(), {module}
+    for path in folder.rglob("*.py"):
+        inside = path.relative_to(folder).with_suffix("")
+        if not _SKIP.intersection(inside.parts):
+            source = _source(path)
+            rows.add(f"{source.sha256}  {inside.as_posix()}.py\n")
+            open_ends |= source.imports(".".join(filter(None, (package, *inside.parts))))
+    found: dict[str, Path] = {}
+    while open_ends:
+        for name, path in _own_modules(open_ends.pop()).items():
+            if name not in found:
+                found[name] = path
+                open_ends |= _source(path).imports(name)
+    rows |= {
+        f"{_source(path).sha256}  {name}\n"
+        for name, path in found.items()
+        if not path.is_relative_to(folder)
+    }
+    return short_id("".join(sorted(rows)).encode())
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One file: the digest of its bytes, and what it imports as (level, module, names)."""
+
+    sha256: str
+    is_package: bool
+    statements: tuple[tuple[int, str, tuple[str, ...]], ...]
+
+    def imports(self, name: str) -> set[str]:
+        """Absolute names of what the file may import, were it the module ``name``."""
+        parts = name.removesuffix(".__init__").split(".")
+        found = set()
+        for level, module, names in self.statements:
+            keep = len(parts) - level + (self.is_package and level > 0)
+            base = parts[: max(keep, 0)] if level else []
+            stem = ".".join([*base, *filter(None, [module])])
+            found |= {stem} | {f"{stem}.{each}" if stem else each for each in names}
+        return found - {""}
+
+
+def _source(path: Path) -> _Source:
+    stat = path.stat()
+    return _read_source(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _read_source(path: Path, _mtime_ns: int, _size: int) -> _Source:
+    """A sensor asks for the digest at each tick: a file that did not change is not parsed again."""
+    body = path.read_bytes()
+    statements: list[tuple[int, str, tuple[str, ...]]] = []
+    try:
+        tree = ast.parse(body)
+    except (SyntaxError, ValueError):
+        tree = ast.Module([], [])  # whoever imports it will say so
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            statements += [(0, alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names if alias.name != "*")
+            statements.append((node.level, node.module or "", names))
+    return _Source(hashlib.sha256(body).hexdigest(), path.stem == "__init__", tuple(statements))
+
+
+def _own_modules(name: str) -> dict[str, Path]:
+    """The user's own files that importing ``name`` runs: the module, and the packages above it."""
+    top, *rest = name.split(".")
+    if top in sys.stdlib_module_names or top in _TENURE:
+        return {}
+    try:
+        spec = importlib.util.find_spec(top)  # imports nothing, since nothing is above it
+    except (ImportError, ValueError):
+        return {}
+    if spec is None:
+        return {}
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
+    origin = Path(spec.origin) if spec.has_location and spec.origin else None
+    if any(_INSTALLED.intersection(path.parts) for path in (*places, *filter(None, [origin]))):
+        return {}
+    found = {top: origin} if origin and origin.suffix == ".py" else {}
+    for part in rest:
+        top = f"{top}.{part}"
+        here = [place / part for place in places]
+        for path in here:
+            file = next(
+                (f for f in (path / "__init__.py", path.with_suffix(".py")) if f.is_file()), None
+            )
+            if file:
+                found[top] = file
+                break
+        places = here
+    return found
 
 
 def module_folder(entry_point: str) -> Path:
