@@ -22,6 +22,7 @@ from tenure_worker import exits
 
 Body = dict[str, object]
 SLACK_S = 3.0
+_LEAVING_S = 5.0
 _FINAL = ("finished", "cancelled")
 _CARRIED = ("launch", "barrier", "attempt", "asked", "pointer", "holder", "held_back")
 
@@ -520,8 +521,11 @@ class Checker:
     def _silent_for_long(self, worker: Worker) -> bool:
         p = worker.process
         knows = f"jobs/{worker.job}/job.json" in p.confirmed  # its own patience
-        lasted_s = max((p.sent[kind] - since_s for kind, since_s in p.silent.items()), default=0.0)
-        return lasted_s >= (worker.patience_s if knows else CLAIM_WINDOW_S)
+        lasted_s = [p.sent[kind] - since_s for kind, since_s in p.silent.items()]
+        # An answer may come between its decision and its end.
+        now_s = self._scheduler.now_s
+        lasted_s += [was_s for was_s, at_s in p.was_silent.values() if now_s - at_s < _LEAVING_S]
+        return max(lasted_s, default=0.0) >= (worker.patience_s if knows else CLAIM_WINDOW_S)
 
     def at_the_end(self, settled: bool, limit_s: float) -> None:
         """Invariant 7, and what must be true of the store when everything has ended."""

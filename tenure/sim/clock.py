@@ -43,6 +43,7 @@ class Process:
         self.confirmed: dict[str, float] = {}  # key: when it was told that a write is stored
         self.silent: dict[str, float] = {}  # kind of key: when a call first failed, until an answer
         self.sent: dict[str, float] = {}  # kind of key: when the latest call that failed was sent
+        self.was_silent: dict[str, tuple[float, float]] = {}  # kind: how long, and when it ended
 
     def confirm(self, key: str, now_s: float) -> None:
         """It was told that a write is stored."""
@@ -55,9 +56,12 @@ class Process:
         self.silent.setdefault(kind, now_s)
         self.sent[kind] = sent_s
 
-    def answered(self, key: str) -> None:
+    def answered(self, key: str, now_s: float) -> None:
         """A call has not failed."""
-        self.silent.pop(key.partition("/")[0], None)
+        kind = key.partition("/")[0]
+        since_s = self.silent.pop(kind, None)
+        if since_s is not None:
+            self.was_silent[kind] = (self.sent[kind] - since_s, now_s)
 
     def harm(self, until_s: float) -> None:
         """Something hits this process alone, until a moment."""

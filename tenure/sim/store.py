@@ -269,7 +269,7 @@ class SimulatedStore:
         scheduler.at(now_s + travel_s, arrive)
         scheduler.wait(None)
         if answer:
-            process.answered(key)
+            process.answered(key, scheduler.now_s)
             return answer[0]
         process.unanswered(key, now_s, scheduler.now_s)
         return None
