@@ -8,7 +8,7 @@ it, so whoever asks, whenever, gets the same jobs, and deleting Dagster's storag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from gates import promotion
@@ -78,10 +78,22 @@ class Done:
 
 
 class Chain:
-    """One plan over one store. Reads only, but for the model records of finished stages."""
+    """One plan over one store. Reads only, but for the model records of finished stages.
 
-    def __init__(self, store: Store, plan: Plan, settings: Settings, clock: Clock) -> None:
+    With ``keep_records`` false it writes none of these either.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        settings: Settings,
+        clock: Clock,
+        *,
+        keep_records: bool = True,
+    ) -> None:
         self._store = store
+        self._keep_records = keep_records
         self._plan = plan
         self._clock = clock
         self._final: dict[str, Done] = {}  # what has ended can be remembered: it is final
@@ -287,6 +299,32 @@ class Chain:
 
     # --------------------------------------------------------------------------------- records
 
+    def differences(self, record: ModelRecord) -> list[str]:
+        """What this plan as it stands makes otherwise than a generation-2 record of its name."""
+        plan = self._plan
+        made = {
+            "entry point": record.entry_point,
+            "code": record.code,
+            "data": record.data,
+            "seeds": list(record.seeds),
+            **_terms(record.promote),
+        }
+        now = {
+            "entry point": plan.experiment,
+            "code": self._code,
+            "data": self._data,
+            "seeds": plan.retrain_seeds,
+            **_terms(self._promote),
+        }
+        found = [
+            f"{name} {made[name]!r} instead of {now[name]!r}"
+            for name in made
+            if made[name] != now[name]
+        ]
+        if record.config not in plan.points():
+            found.append(f"config {record.config!r}, which is no point of the plan's grid")
+        return found
+
     def evaluated(self) -> list[ModelRecord]:
         """One record per point of the grid as its metrics alone make it; not written."""
         evaluations, trained = self.evaluations(1), self.done("training")
@@ -302,7 +340,7 @@ class Chain:
         ]
 
     def first_generation(self) -> list[ModelRecord]:
-        """One record per point of the grid, with its verdicts; written to the store."""
+        """One record per point of the grid, with its verdicts; written to the store if kept."""
         evaluations, backtests = self.evaluations(1), self.backtests(1)
         trained = self.done("training")
         records = []
@@ -336,7 +374,7 @@ class Chain:
         return self._record(parent.config, 2, members, parent.id)
 
     def second_generation(self) -> ModelRecord:
-        """The finished generation-2 record; written to the store."""
+        """The finished generation-2 record; written to the store if kept."""
         record = self._judged(self.retrained(with_backtests=True))
         self._keep(record)
         return record
@@ -445,12 +483,18 @@ class Chain:
 
     def _keep(self, record: ModelRecord) -> None:
         """Records are content-addressed, so writing one again changes nothing."""
+        if not self._keep_records:
+            return
         key = keys.model(record.experiment, record.id)
         try:
             if not create_once(self._store, key, encode(record), self._clock):
                 raise Blocked(f"{key} holds something else than the record of its digest")
         except StoreSilent as error:
             raise StoreOutOfReach(str(error)) from error
+
+
+def _terms(promote: Promote) -> dict[str, object]:
+    return {f"promote.{field.name}": getattr(promote, field.name) for field in fields(promote)}
 
 
 def _metrics(evaluation: Done) -> dict[str, MetricValue]:

@@ -12,8 +12,8 @@ from assets.chain import Chain
 from tenure.cli import screen
 from tenure.cli.workplace import Config, Json, open_workplace
 from tenure.plan.enlist import enlist as write_jobs
-from tenure.plan.file import Plan, load_plan, load_plans
-from tenure.settings import Settings
+from tenure.plan.enlist import named_jobs, tally
+from tenure.plan.file import demand_own_name, load_plan
 from tenure_protocol.clock import SYSTEM
 
 _STAGE = "training"
@@ -26,27 +26,25 @@ def enlist(
 ) -> None:
     """Write the training jobs of a plan into the store.
 
-    Writing them again changes nothing.
+    Writing them again changes nothing, and tells what became of them.
     """
     place = open_workplace(config)
     found = load_plan(plan, place.settings, check_import=True)
-    _check_only(found, place.settings)
+    demand_own_name(found, place.settings)
     with screen.working(f"enlisting {found.name}"):
-        specs = Chain(place.store, found, place.settings, SYSTEM).specs(_STAGE)
+        chain = Chain(place.store, found, place.settings, SYSTEM)
+        specs = chain.specs(_STAGE)
+        before = named_jobs(place.store, found.name)
         jobs = write_jobs(place.store, found.name, found.name, specs, found.terms(), SYSTEM)
+        now = tally(place.store, chain.newest_runs(_STAGE))
+    new = [job for job in jobs if job not in before]
     if as_json:
-        typer.echo(json.dumps({"plan": found.name, "stage": _STAGE, "jobs": jobs}))
+        states = {"new": new, "open": now.open, "finished": now.finished, "over": list(now.over)}
+        typer.echo(json.dumps({"plan": found.name, "stage": _STAGE, "jobs": jobs, **states}))
         return
     for job, spec in zip(jobs, specs, strict=True):
         typer.echo(f"{job}  seed {spec.seed}  {json.dumps(spec.config)}")
-    typer.echo(f"{len(jobs)} jobs of {_STAGE} are enlisted; `tenure dispatch` runs them")
-
-
-def _check_only(plan: Plan, settings: Settings) -> None:
-    """Refuse a second plan of the same name: both would own the same jobs' keys."""
-    for other in load_plans(settings):
-        same = other.file and plan.file and other.file.resolve() == plan.file.resolve()
-        if other.name == plan.name and not same:
-            raise plan.error(
-                ("name",), f"{plan.name!r} is the name of {other.file} too; rename one"
-            )
+    runs = "; `tenure dispatch` runs what is open" if now.open else ""
+    typer.echo(f"{len(jobs)} jobs of {_STAGE} are enlisted: {now.words(new)}{runs}")
+    for job, reason in now.over.items():
+        typer.echo(f"`tenure retry {job}` runs that job again, which is over: {reason}")

@@ -33,8 +33,11 @@ class Curve:
     y: Sequence[float]
 
 
-def loss_picture(context: Context, done: Sequence[Done]) -> Picture | None:
-    """The loss of every training over its steps, from the jobs' events; ``None`` without any."""
+def loss_picture(context: Context, done: Sequence[Done]) -> Picture | str | None:
+    """The loss of every training over its steps, from the jobs' events; ``None`` without any.
+
+    A sentence where nothing can be drawn: trainings of hours are not lost for want of a picture.
+    """
     execution = Execution(context.store, {}, context.clock, "assets")
     curves, name = [], None
     for one in done[:MAX_CURVES]:
@@ -51,7 +54,7 @@ def loss_picture(context: Context, done: Sequence[Done]) -> Picture | None:
             curves.append(Curve(label, group, list(points), list(points.values())))
     if not curves or name is None:
         return None
-    return Picture(_draw(curves, "step", name), f"{name} over {len(curves)} trainings")
+    return _picture(curves, "step", name, f"{name} over {len(curves)} trainings")
 
 
 def loss_name(events: Sequence[Mapping[str, object]]) -> str | None:
@@ -83,8 +86,11 @@ def loss_curve(events: Sequence[Mapping[str, object]], name: str) -> dict[float,
     return dict(sorted(found.items()))
 
 
-def equity_picture(context: Context, done: Sequence[Done]) -> Picture | None:
-    """The equity of every backtest, and what the first is compared with; ``None`` without any."""
+def equity_picture(context: Context, done: Sequence[Done]) -> Picture | str | None:
+    """The equity of every backtest, and what the first is compared with; ``None`` without any.
+
+    A sentence where nothing can be drawn, as of :func:`loss_picture`.
+    """
     curves: list[Curve] = []
     for one in done[:MAX_CURVES]:
         series = backtest_series(context, one)
@@ -97,7 +103,7 @@ def equity_picture(context: Context, done: Sequence[Done]) -> Picture | None:
             curves.append(Curve(label, group, range(len(values)), values))
     if not curves:
         return None
-    return Picture(_draw(curves, "day", "equity"), f"equity of {len(done)} backtests")
+    return _picture(curves, "day", "equity", f"equity of {len(done)} backtests")
 
 
 def backtest_series(context: Context, done: Done) -> Mapping[str, object]:
@@ -135,6 +141,13 @@ def equity_series(series: Mapping[str, object]) -> dict[str, list[float]]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _picture(curves: Sequence[Curve], x_name: str, y_name: str, words: str) -> Picture | str:
+    try:
+        return Picture(_draw(curves, x_name, y_name), words)
+    except ImportError as error:
+        return f"not drawn, because matplotlib cannot be imported ({error}): {words}"
 
 
 def _draw(curves: Sequence[Curve], x_name: str, y_name: str) -> bytes:

@@ -59,26 +59,32 @@ class Count:
     jobs: int
     finished: int
     attempts_lost: int
+    ended: int = 0  # over without a result
 
     def words(self) -> str:
         """
         >>> Count(10, 4, 1).words(), Count(3, 0, 0).words()
         ('4 of 10 jobs finished, 1 attempt lost', '0 of 3 jobs finished')
+        >>> Count(5, 4, 0, ended=1).words()
+        '4 of 5 jobs finished, 1 ended otherwise'
         """
         lost = self.attempts_lost
         more = f", {lost} attempt{'s' if lost > 1 else ''} lost" if lost else ""
-        return f"{self.finished} of {self.jobs} jobs finished{more}"
+        other = f", {self.ended} ended otherwise" if self.ended else ""
+        return f"{self.finished} of {self.jobs} jobs finished{other}{more}"
 
 
 def count(dispatcher: Dispatcher, jobs: Sequence[str]) -> Count:
     """Count what the dispatcher saw last."""
-    finished = lost = 0
+    finished = ended = lost = 0
     for job in jobs:
         memory = dispatcher.world.jobs.get(job)
         if memory and memory.witness:
-            finished += memory.final
+            good = memory.witness.phase == "finished" and memory.witness.exit_code == 0
+            finished += good
+            ended += memory.final and not good
             lost += max(0, memory.witness.attempt - 1)
-    return Count(len(jobs), finished, lost)
+    return Count(len(jobs), finished, lost, ended)
 
 
 def first_open(dispatcher: Dispatcher, jobs: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ import base64
 import binascii
 import json
 import os
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from gates.evidence import deployed_member
 from gates.verdict import Verdict, deployable
+from tenure.deploy_key import write_key
 from tenure.errors import Blocked, UsageError
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import Json, canonical, encode, parse, plain, sha256_hex
@@ -90,17 +92,8 @@ def make_key(path: Path) -> DeployKey:
 
     Raises UsageError when the file exists: a key is never overwritten.
     """
-    signer = CryptoSigner.generate_ed25519()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise UsageError(f"{path} exists; a deploy key is never overwritten") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(signer.private_bytes)
-    key = DeployKey(signer)
-    path.with_name(path.name + ".pub").write_bytes(key.public.pem())
-    return key
+    write_key(path)
+    return _deploy_key(_read_secret(path), str(path))
 
 
 def load_deploy_key(
@@ -115,8 +108,9 @@ def load_deploy_key(
         pem = (os.environ if environ is None else environ).get(rest, "")
         if not pem.strip():
             raise UsageError(
-                f"the deploy key is expected in ${rest}, which is not set; set it to the PEM of an "
-                "ed25519 key, or set [gates] deploy_key = 'file:PATH'"
+                f"the deploy key is expected in ${rest}, which is not set; make one with "
+                f"`tenure key PATH`, then set [gates] deploy_key = 'file:PATH' or run: "
+                f'export {rest}="$(cat PATH)"'
             )
         return _deploy_key(pem.encode(), f"${rest}")
     if kind == "file":
@@ -136,7 +130,9 @@ def _read_secret(path: Path) -> bytes:
                 )
             return file.read()
     except FileNotFoundError:
-        raise UsageError(f"there is no deploy key at {path}") from None
+        raise UsageError(
+            f"there is no deploy key at {path}; make one with: tenure key {shlex.quote(str(path))}"
+        ) from None
     except OSError as error:
         raise UsageError(f"the deploy key {path} cannot be read: {error.strerror}") from None
 

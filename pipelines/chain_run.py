@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from assets.chain import STAGES, Chain
-from assets.stage import Report
+from assets.stage import Context, Report
 from assets.standing import Count, count, first_open, standing
 from assets.verdicts import GATES, so_far
 from gates import deploy
 from gates.deploy import Deployment
 from gates.verdict import Verdict
 from pipelines.home import open_instance
+from pipelines.interrupts import Look, interruptible
 from pipelines.resources import Key, Workshop
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.errors import Blocked, StoreOutOfReach
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Watch = Callable[[str, Count, str], None]  # stage, its numbers, what its first open job waits for
 State = Literal["done", "blocked", "not reached"]
 DRAIN_S = 60.0
+_DRAIN_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,25 +67,35 @@ def run_chain(
     key: Key | None = None,
     dispatcher: Dispatcher | None = None,
     clock: Clock = SYSTEM,
+    at_first_signal: Callable[[], None] | None = None,
 ) -> ChainOutcome:
     """Run the chain job in this process against the home's instance; run again, it attaches.
 
     Every half second while a stage's jobs are open, ``report`` is called with the stage, the ids of
     its jobs and what the dispatcher did, and ``watch`` with the stage, its numbers and what its first
     open job waits for. ``key`` replaces the settings' deploy key, ``dispatcher`` one made of their
-    rungs. Raises UsageError, StoreOutOfReach, KeyboardInterrupt, and whatever is a bug.
+    rungs. Ctrl-C and SIGTERM end it at the next look at the store or the next stage, a second of them
+    at once; ``at_first_signal`` may say so. Raises UsageError, StoreOutOfReach, Interrupted, and
+    whatever is a bug.
     """
+
+    def work(look: Look) -> ChainOutcome:
+        workshop = _Workshop(settings, clock, plan, listener, key, dispatcher)
+        workshop.look = listener.look = look
+        listener.workshop = workshop
+        return _play(workshop, plan, listener)
+
     listener = _Listener(report, watch)
-    workshop = Workshop(settings, clock, plan, listener, key, dispatcher)
-    listener.workshop = workshop
+    return interruptible(work, at_first_signal, clock)
+
+
+def _play(workshop: _Workshop, plan: Plan, listener: _Listener) -> ChainOutcome:
     chain = workshop.context_of(plan).chain  # bad input is told before anything is written
-    with open_instance(settings) as instance:
+    with open_instance(workshop.settings) as instance:
         workshop.dispatcher.keep_watching()
         try:
             result = _execute(instance, workshop, plan)
-            if _interrupted(result):
-                raise KeyboardInterrupt
-            drained = workshop.dispatcher.drain(DRAIN_S, experiment=plan.name)
+            drained = _drained(workshop, plan.name)
         finally:
             workshop.close()
         seconds = {
@@ -110,8 +122,21 @@ def run_chain(
     )
 
 
+class _Workshop(Workshop):
+    """Lets no stage begin once a signal was noted: the last one has nothing to wait for."""
+
+    look: Look
+
+    def context(self, plan: str) -> Context:
+        """As of any workshop. Raises Interrupted too."""
+        self.look()
+        return super().context(plan)
+
+
 class _Listener:
-    """Keeps the last numbers of each stage, and passes the report on."""
+    """Keeps the last numbers of each stage, and passes the report on. Raises Interrupted."""
+
+    look: Look
 
     def __init__(self, report: Report | None, watch: Watch | None) -> None:
         self._report = report
@@ -120,6 +145,7 @@ class _Listener:
         self.counts: dict[str, Count] = {}
 
     def __call__(self, stage: str, jobs: list[str], tick: Tick) -> None:
+        self.look()
         assert self.workshop is not None
         dispatcher = self.workshop.dispatcher
         found = self.counts[stage] = count(dispatcher, jobs)
@@ -155,14 +181,16 @@ def _execute(
     )
 
 
-def _interrupted(result: dg.ExecuteInProcessResult) -> bool:
-    """Dagster turns Ctrl-C into an error of the step that it stopped."""
-    errors = [
-        event.step_failure_data.error
-        for event in result.all_events
-        if event.event_type_value == "STEP_FAILURE"
-    ]
-    return any(error and error.cls_name == "DagsterExecutionInterruptedError" for error in errors)
+def _drained(workshop: _Workshop, experiment: str) -> bool:
+    """Whether the plan's launches are all closed, within ``DRAIN_S``. Raises Interrupted."""
+    end_s = workshop.clock.monotonic_s() + DRAIN_S
+    while True:
+        workshop.look()
+        if workshop.dispatcher.drain(0.0, experiment=experiment):
+            return True
+        if workshop.clock.monotonic_s() >= end_s:
+            return False
+        workshop.clock.sleep(_DRAIN_EVERY_S)
 
 
 @dataclass(frozen=True)

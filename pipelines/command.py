@@ -14,8 +14,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from pipelines.extras import demand_dagster
+from pipelines.interrupts import Interrupted, noting_signals
 from tenure.errors import UsageError
-from tenure.plan.file import Plan, load_plan
+from tenure.plan.file import Plan, demand_own_name, load_plan
 from tenure.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _COLOURS = {
     "blocked": "red",
     "not reached": "dim",
 }
-INTERRUPTED = 130  # as shells say it of SIGINT
+ATTACHES = "Workers that run go on to their ends; the same command attaches to them."
 
 Config = Annotated[Path | None, typer.Option("--config", help="The tenure.toml to use.")]
 
@@ -49,10 +51,13 @@ def run(
 ) -> None:
     """Play a plan from training to deployment. Run again, it attaches to what is there.
 
-    Exit code 0: deployed, 1: blocked, 2: bad input, 3: store out of reach.
+    Exit code 0: deployed, 1: blocked, 2: bad input, 3: store out of reach, 130: Ctrl-C, 143: SIGTERM.
     """
+    demand_dagster("run")
     settings = load_settings(config)
-    wanted = with_rungs(load_plan(plan, settings, check_import=True), rungs, settings)
+    found = load_plan(plan, settings, check_import=True)
+    demand_own_name(found, settings)
+    wanted = with_rungs(found, rungs, settings)
     console = Console(stderr=as_json)
     warn_without_key(settings, console)
     with Watching(console) as watching:
@@ -70,7 +75,9 @@ def up(
     config: Config = None,
 ) -> None:
     """Show the chain in a browser and play nightly plans: Dagster's page and daemon, until Ctrl-C."""
-    from pipelines.up import noting_signals, page
+    demand_dagster("up")
+    demand_dagster("up", "dagster_webserver")
+    from pipelines.up import page
 
     settings = load_settings(config)
     console = Console()
@@ -108,7 +115,9 @@ def warn_without_key(settings: Settings, console: Console) -> None:
 class Watching:
     """A bar for every stage that has begun; a line for each change where there is no terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, afterwards: str = ATTACHES) -> None:
+        """``afterwards`` is what an interrupted person may count on."""
+        self._afterwards = afterwards
         self._progress = Progress(
             TextColumn("{task.description:<16}"),
             BarColumn(bar_width=24),
@@ -136,17 +145,25 @@ class Watching:
         report: Report | None = None,
         dispatcher: Dispatcher | None = None,
     ) -> ChainOutcome:
-        """The chain with this watching it; Ctrl-C ends it and leaves the workers."""
+        """The chain with this watching it; Ctrl-C or SIGTERM ends it and leaves the workers."""
         from pipelines.chain_run import run_chain
 
         try:
-            return run_chain(settings, plan, report, self.watch, dispatcher=dispatcher)
-        except KeyboardInterrupt:
-            self._progress.stop()
-            self._console.print(
-                "Interrupted. Workers that run go on to their ends; the same command attaches to them."
+            return run_chain(
+                settings,
+                plan,
+                report,
+                self.watch,
+                dispatcher=dispatcher,
+                at_first_signal=lambda: self._say("Ending; Ctrl-C again ends at once."),
             )
-            raise typer.Exit(INTERRUPTED) from None
+        except Interrupted as error:
+            self._progress.stop()
+            self._say(f"Interrupted. {self._afterwards}")
+            raise typer.Exit(error.exit_code) from None
+
+    def _say(self, words: str) -> None:
+        self._console.print(Text(words), soft_wrap=True)
 
     def watch(self, stage: str, found: Count, waiting: str) -> None:
         """Show the numbers of a stage, and what its first open job waits for."""
@@ -163,7 +180,7 @@ class Watching:
         bar = self._bars[stage]
         total = self._progress.tasks[self._progress.task_ids.index(bar)].total or 0
         # a retry is followed alone, so that what is open is subtracted from all there is
-        done = total - (found.jobs - found.finished)
+        done = total - (found.jobs - found.finished - found.ended)
         self._progress.update(bar, completed=done, words=words)
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +18,17 @@ import psutil
 import typer
 from rich.console import Console
 
-from gates.warrant import make_key
 from pipelines.command import Watching, show
-from runners.own_process import OwnProcessRunner
+from pipelines.extras import demand_dagster
+from runners.own_process import OwnProcessRunner, live_processes
+from tenure.cli.own_name import own_name
+from tenure.deploy_key import write_key
 from tenure.dispatch.contract import Receipt
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.dispatch.world import Bill
-from tenure.errors import UsageError
+from tenure.errors import Blocked, UsageError
 from tenure.plan.file import load_plan
-from tenure.settings import load_settings
+from tenure.settings import absolute_store_url, load_settings
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.records import Pointer, Witness
 from tenure_protocol.store.api import Store, StoreSilent
@@ -34,19 +37,27 @@ from tenure_worker.snapshot import read_manifest
 
 PLAN = Path("examples/sp500/plan.yaml")
 STAGE = "training"  # where the faults happen
+RUNNER = "here"
+STORE = "file:store"
+END_S = 20.0  # for processes that were sent SIGKILL
 MILESTONES = 3  # of a job, before its worker is harmed: in mid-run, with something to resume from
+
+AFTERWARDS = (
+    "The demo's workers that still run go on to their ends, a stopped one is woken; the same command "
+    "ends what is left of them and begins anew."
+)
 
 SETTINGS = """\
 # Written by `tenure demo`. Look around with: tenure status --config {file}
 [store]
-url = "file:store"
-[runners.here]
+url = "{store}"
+[runners.{runner}]
 kind = "own_process"
 slots = 2
 linger_s = 120         # the stopped worker is to be woken and to end by itself: no signal
 grace_s = 120          # hurries it, however slow this machine is
 [rungs.local]
-runner = "here"
+runner = "{runner}"
 card = "cpu"
 price_class = "on_demand"
 price = {{currency = "usd", per_h = 0}}
@@ -69,12 +80,31 @@ def checkout() -> Path:
 
 def prepare(home: Path) -> Path:
     """Empty the demo's home, make its key and its settings; returns the settings' path."""
+    end_workers(home)
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    make_key(home / "deploy_key.pem")
+    write_key(home / "deploy_key.pem")
     file = home / "tenure.toml"
-    file.write_text(SETTINGS.format(file=file, plan=checkout() / PLAN))
+    plan = checkout() / PLAN
+    file.write_text(SETTINGS.format(file=file, plan=plan, store=STORE, runner=RUNNER))
     return file
+
+
+def end_workers(home: Path) -> None:
+    """End the workers of an earlier demo of this home, stopped ones too.
+
+    The new demo's launches bear the same names, so that it would take such a worker for its own.
+    Raises Blocked when one does not end.
+    """
+    found = live_processes(RUNNER, absolute_store_url(STORE, home.absolute()))
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    _, left = psutil.wait_procs(found, timeout=END_S)
+    if left:
+        raise Blocked(
+            f"the worker {left[0].pid} of an earlier demo in {home} does not end, even by SIGKILL"
+        )
 
 
 def demo() -> None:
@@ -83,11 +113,12 @@ def demo() -> None:
     Takes two to four minutes and a home of its own, .tenure/demo, which it empties first. Exit
     code 0: deployed, and nothing was mixed; 1: not so, with the reasons.
     """
+    demand_dagster("demo")
     from tenure.dispatch.registry import build_dispatcher, open_settings_store
 
     console = Console()
     file = prepare(Path(".tenure") / "demo")
-    settings = load_settings(file)
+    settings = load_settings(file, environ={})  # $TENURE_STORE is not for the demo
     plan = load_plan(checkout() / PLAN, settings, check_import=True)
     store = open_settings_store(settings)
     dispatcher = build_dispatcher(settings, store)
@@ -96,8 +127,11 @@ def demo() -> None:
     def report(stage: str, jobs: list[str], _: Tick) -> None:
         faults(dispatcher, stage, jobs)
 
-    with Watching(console) as watching:
-        outcome = watching.run(settings, plan, report, dispatcher)
+    try:
+        with Watching(console, AFTERWARDS) as watching:
+            outcome = watching.run(settings, plan, report, dispatcher)
+    finally:
+        faults.end()
     show(outcome, console)
     problems = faults.problems(lambda job: dispatcher.world.jobs[job].witness)
     for problem in problems:
@@ -107,7 +141,7 @@ def demo() -> None:
             "Both harmed jobs finished in a second attempt, each on one line of snapshots; the woken "
             f"worker saw that it had lost its lease, changed nothing and ended with code {LEASE_LOST}."
         )
-    console.print(f"Look around: tenure status --config {file}", soft_wrap=True)
+    console.print(f"Look around: {own_name()} status --config {file}", soft_wrap=True)
     if outcome.exit_code or problems:
         raise typer.Exit(outcome.exit_code or 1)
 
@@ -121,7 +155,7 @@ class _Victim:
     attempt: int
     pointer: Pointer
     receipt: Receipt
-    pid: int
+    process: psutil.Process  # psutil knows it from a later one with the same pid
 
 
 class Faults:
@@ -133,10 +167,14 @@ class Faults:
         self.killed: _Victim | None = None
         self.stopped: _Victim | None = None
         self.woken = False
+        self._ended = False
+        self._asleep: psutil.Process | None = None
         self.exit_code: int | None = None  # of the woken worker
 
     def __call__(self, dispatcher: Dispatcher, stage: str, jobs: Sequence[str]) -> None:
         """One look at the jobs of a stage; harms at most one worker."""
+        if self._ended:
+            return
         if stage == STAGE and self.killed is None:
             self.killed = self._harm(dispatcher, jobs, signal.SIGKILL, "killed (SIGKILL)")
         elif stage == STAGE and self.stopped is None:
@@ -145,6 +183,13 @@ class Faults:
             self._wake_when_deposed(dispatcher, self.stopped)
         elif self.stopped and self.exit_code is None:
             self._take_exit_code(dispatcher, self.stopped)
+
+    def end(self) -> None:
+        """Harm nobody any more, and wake the stopped worker if it still sleeps."""
+        self._ended = True
+        if self._asleep and not self.woken:
+            with suppress(psutil.NoSuchProcess):
+                self._asleep.send_signal(signal.SIGCONT)
 
     def _harm(
         self, dispatcher: Dispatcher, jobs: Sequence[str], number: signal.Signals, words: str
@@ -155,7 +200,12 @@ class Faults:
             victim = self._victim(dispatcher, stored.witness) if stored and stored.witness else None
             if victim is None or (self.killed and job == self.killed.job):
                 continue
-            psutil.Process(victim.pid).send_signal(number)
+            if number == signal.SIGSTOP:
+                self._asleep = victim.process  # noted first: the demo may be left in between
+            try:
+                victim.process.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue  # it has ended since the witness was read
             self._say(
                 f"the worker of job {job[:8]} is {words} in attempt {victim.attempt}, "
                 f"at step {victim.pointer.step} or later"
@@ -171,7 +221,11 @@ class Faults:
         pid = bill.receipt.handle.get("pid") if bill and bill.receipt else None
         if w.pointer.ordinal < MILESTONES or bill is None or not isinstance(pid, int):
             return None
-        return _Victim(w.job, w.holder.launch, w.attempt, w.pointer, _receipt(bill), pid)
+        try:
+            process = psutil.Process(pid)
+        except psutil.NoSuchProcess:
+            return None
+        return _Victim(w.job, w.holder.launch, w.attempt, w.pointer, _receipt(bill), process)
 
     def _wake_when_deposed(self, dispatcher: Dispatcher, victim: _Victim) -> None:
         memory = dispatcher.world.jobs[victim.job]
@@ -181,8 +235,12 @@ class Faults:
         if w.phase == "expected":
             return  # the lease is gone, but nobody has taken its place yet
         self.woken = True
-        self._say(f"job {victim.job[:8]} is in attempt {w.attempt} now: its first worker is woken")
-        psutil.Process(victim.pid).send_signal(signal.SIGCONT)
+        now = f"job {victim.job[:8]} is in attempt {w.attempt} now"
+        try:
+            victim.process.send_signal(signal.SIGCONT)
+            self._say(f"{now}: its first worker is woken")
+        except psutil.NoSuchProcess:
+            self._say(f"{now}: its first worker was ended by somebody else meanwhile")
 
     def _take_exit_code(self, dispatcher: Dispatcher, victim: _Victim) -> None:
         for rung in dispatcher.rungs.values():

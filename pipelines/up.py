@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from pipelines.bucket import Bucket
 from pipelines.home import demand_packages, make_tables, prepare
@@ -21,6 +20,7 @@ from tenure.settings import Settings
 from tenure_protocol.clock import SYSTEM, Clock
 
 HOST = "127.0.0.1"
+LAST_PORT = 65535
 CHECKOUT = Path(__file__).resolve().parents[1]
 START_S = 120.0  # a cold disk takes a while to import Dagster
 STOP_S = 20.0
@@ -88,7 +88,8 @@ def page(settings: Settings, port: int | None = None, clock: Clock = SYSTEM) -> 
     Workers are processes of their own and go on: the next dispatcher attaches to them. Raises
     UsageError when the port is taken, or when dagster-aws is named and missing.
     """
-    port = port or settings.dagster.port
+    port = settings.dagster.port if port is None else port
+    demand_number(port)
     demand_free(port, settings)
     home = prepare(settings)
     demand_packages(home)
@@ -113,6 +114,12 @@ def page(settings: Settings, port: int | None = None, clock: Clock = SYSTEM) -> 
             ),
         ]  # fmt: skip
         yield Page(f"http://{HOST}:{port}", parts, clock)
+
+
+def demand_number(port: int) -> None:
+    """Raises UsageError for a number that no port has; 0 would be another port than is printed."""
+    if not 1 <= port <= LAST_PORT:
+        raise UsageError(f"--port is {port}; it must be a number from 1 to {LAST_PORT}")
 
 
 def demand_free(port: int, settings: Settings) -> None:
@@ -196,19 +203,3 @@ def _answers(url: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-@contextmanager
-def noting_signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM are noted instead of ending this process in the middle of things."""
-    noted: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        noted.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

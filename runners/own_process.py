@@ -37,6 +37,9 @@ from tenure.dispatch.contract import (
 
 _NAME = "TENURE_NAME"
 _RUNNER = "TENURE_RUNNER"
+_FOLDER = Path(".tenure", "workers")
+_NOTE = "tenure: the process "  # begins the line that tells how a worker ended
+_LAST_LINE_BYTES = 256
 _LOCK_PATIENCE_S, _LOCK_EVERY_S = 5.0, 0.02
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -65,6 +68,7 @@ class OwnProcessRunner:
         self._site = site
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._exit_codes: dict[int, int] = {}  # of children that ended, by pid
+        self._outputs: dict[int, Path] = {}  # of children, by pid
         self._asked_s: dict[str, float] = {}  # when each release was first asked for
         self._terminated_s: dict[str, float] = {}  # when SIGTERM was sent
 
@@ -99,7 +103,8 @@ class OwnProcessRunner:
                 return Pending(f"sent SIGKILL to {len(left)} processes that the worker left behind")
             self._asked_s.pop(receipt.name, None)
             self._terminated_s.pop(receipt.name, None)
-            return Closed("the process is gone")
+            end = self._end(receipt)
+            return Closed(f"the process is gone; it {end}" if end else "the process is gone")
         now_s = self._site.clock.monotonic_s()
         if now_s - self._asked_s.setdefault(receipt.name, now_s) < self._config.linger_s:
             return Pending(f"process {process.pid} is ending by itself")
@@ -117,8 +122,34 @@ class OwnProcessRunner:
         pid = receipt.handle.get("pid")
         return self._exit_codes.get(pid) if isinstance(pid, int) else None
 
+    def ended(self, receipt: Receipt) -> str | None:
+        """How the process of a launch ended and where its output is; ``None`` while it runs.
+
+        Without its output on this machine nothing is said: it may run on another one.
+        """
+        self._reap()
+        output = self.output(receipt)
+        if output is None or _worker(receipt) is not None:
+            return None
+        end = self._end(receipt) or "is gone"
+        return f"its process {end}; what it wrote is in {output.relative_to(self._site.root)}"
+
+    def output(self, receipt: Receipt) -> Path | None:
+        """The file on this machine that holds what the process wrote, if there is one."""
+        path = self._site.root / _FOLDER / f"{receipt.name}.log"
+        return path if path.is_file() else None
+
+    def _end(self, receipt: Receipt) -> str | None:
+        """The end that whoever started the process has noted in its output, unless all was well."""
+        output = self.output(receipt)
+        try:
+            last = _last_line(output) if output else ""
+        except OSError:
+            return None
+        return last.removeprefix(_NOTE) if last.startswith(_NOTE) else None
+
     def _folder(self) -> Path:
-        folder = self._site.root / ".tenure" / "workers"
+        folder = self._site.root / _FOLDER
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -149,8 +180,7 @@ class OwnProcessRunner:
 
     def _take_slot(self, job: Job) -> None:
         """Dispatchers learn of each other's launches late; this machine knows. Raises NoSlots."""
-        mine = {_RUNNER: self._name, "TENURE_STORE": job.store}
-        running = sum(_leads(process) for process in _with_environ(mine))
+        running = sum(_leads(process) for process in live_processes(self._name, job.store))
         if running >= self._config.slots:
             raise NoSlots(f"{running} workers of runner {self._name} run here already")
 
@@ -169,6 +199,7 @@ class OwnProcessRunner:
         except OSError as error:
             raise Rejected(f"cannot start {self._config.python}: {error}") from error
         self._children[child.pid] = child
+        self._outputs[child.pid] = folder / f"{job.name}.log"
         try:
             return psutil.Process(child.pid)
         except psutil.NoSuchProcess as error:
@@ -195,12 +226,18 @@ class OwnProcessRunner:
         }
 
     def _reap(self) -> None:
-        """Take the exit status of children that ended, so that no zombie stays."""
+        """Take the exit status of children that ended, so that no zombie stays.
+
+        Nobody but their parent is told it, so it is noted in their output for everybody else.
+        """
         for pid, child in list(self._children.items()):
             code = child.poll()
             if code is not None:
                 del self._children[pid]
                 self._exit_codes[pid] = code
+                output = self._outputs.pop(pid)
+                if code and output.is_file():
+                    _note_end(output, code)
 
 
 def _checked(config: Mapping[str, object]) -> OwnProcessConfig:
@@ -211,6 +248,31 @@ def _checked(config: Mapping[str, object]) -> OwnProcessConfig:
             f"{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}" for e in error.errors()
         )
         raise ValueError(f"own_process: {problems}") from error
+
+
+def _note_end(output: Path, code: int) -> None:
+    """Add how a process ended to what it wrote."""
+    try:
+        words = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    except ValueError:  # a signal without a name, such as a real-time one
+        words = f"by signal {-code}"
+    try:
+        with output.open("ab") as file:
+            file.write(f"\n{_NOTE}ended {words}\n".encode())
+    except OSError:
+        return  # a full disk: the exit status is a help and no more
+
+
+def _last_line(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_LINE_BYTES))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return lines[-1] if lines else ""
+
+
+def live_processes(runner: str, store_url: str) -> list[psutil.Process]:
+    """This machine's live workers of a runner over a store, and what they started."""
+    return _with_environ({_RUNNER: runner, "TENURE_STORE": store_url})
 
 
 def _bearers(name: str) -> list[psutil.Process]:

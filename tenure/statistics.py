@@ -34,7 +34,7 @@ WORST_SEED_ALPHA = 0.05
 #: Up to so many seeds a side the exact permutation test: 12 v 6 splits are 924 at most.
 EXACT_UP_TO = 6
 MIN_EXAMPLES = 30
-_MOST_SEEDS = 10_000
+MOST_SEEDS = 10_000  # nobody trains more of one point; a search for the number needed ends here
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,23 @@ def power(sd: float, margin: float, reference: int, new: int, alpha: float = 0.0
     return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, shift))
 
 
-def seeds_needed(sd: float, margin: float, alpha: float = 0.05, wanted: float = POWER) -> int:
+def seeds_needed(
+    sd: float, margin: float, alpha: float = 0.05, wanted: float = POWER
+) -> int | None:
     """Seeds on each side, so that an equal model passes with the chance ``wanted``.
 
-    >>> [seeds_needed(sd=1, margin=m) for m in (2.5, 1.5, 0.5)]
-    [3, 7, 51]
+    ``None`` when :data:`MOST_SEEDS` do not suffice.
+
+    >>> [seeds_needed(sd=1, margin=m) for m in (2.5, 1.5, 0.5, 1e-6)]
+    [3, 7, 51, None]
     """
     if not 0 < wanted < 1:
         raise ValueError(f"the power wanted is {wanted}, it lies between 0 and 1")
     low, high = 1, 2
     while power(sd, margin, high, high, alpha) < wanted:
-        low, high = high, 2 * high
-        if high > _MOST_SEEDS:
-            return high
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
         if power(sd, margin, middle, middle, alpha) < wanted:
@@ -159,13 +163,13 @@ def non_inferiority(reference: Values, new: Values, margin: float, alpha: float 
         return Finding("non_inferiority", "PASS", f"not worse: {said}", numbers)
     smallest = 1 / math.comb(len(reference) + len(new), len(new)) if exact else 0.0
     needed = seeds_needed(sd, margin, alpha)
-    numbers["seeds_needed"] = float(needed)
+    numbers |= _needed_number(needed)
     shown_worse = judge(new - margin, reference) <= alpha
     if not shown_worse and (chance < POWER or smallest > alpha):
         reason = (
             f"not enough seeds to tell: {said}; {len(reference)} against {len(new)} seeds prove it "
-            f"for an equal model with probability {_short(chance)}, {needed} on each side with "
-            f"{POWER}"
+            f"for an equal model with probability {_short(chance)}, {_needed_words(needed)} on each "
+            f"side with {POWER}"
         )
         return Finding("non_inferiority", "NOT_ENOUGH_SEEDS", reason, numbers)
     return Finding("non_inferiority", "BLOCK", f"not proved to be not worse: {said}", numbers)
@@ -349,15 +353,15 @@ def _too_few(
             raise ValueError(f"the {name}'s values must be one number per seed")
         if not np.all(np.isfinite(values)):
             raise ValueError(f"a metric of the {name} is not a finite number")
-    needed = 2
+    needed: int | None = 2
     if margin is not None and len(reference) > 1 and np.ptp(reference) > 0:
         needed = seeds_needed(float(reference.std(ddof=1)), margin, alpha)
     if min(len(reference), len(new)) < 2:
         reason = (
             f"{len(reference)} against {len(new)} seeds show no spread; "
-            f"at least {needed} on each side are needed"
+            f"{'at least ' if needed else ''}{_needed_words(needed)} on each side are needed"
         )
-        return Finding(check, "NOT_ENOUGH_SEEDS", reason, {"seeds_needed": float(needed)})
+        return Finding(check, "NOT_ENOUGH_SEEDS", reason, _needed_number(needed))
     for name, values in (("parent", reference), ("retrain", new)):
         if np.ptp(values) <= 1e-12 * np.abs(values).max():
             raise ValueError(
@@ -365,6 +369,17 @@ def _too_few(
                 "the seed seems to change nothing, so there is no spread to judge by"
             )
     return None
+
+
+def _needed_words(needed: int | None) -> str:
+    return f"more than {MOST_SEEDS}" if needed is None else str(needed)
+
+
+def _needed_number(needed: int | None) -> dict[str, float]:
+    """For :attr:`Finding.numbers`: the number needed, or the one that does not suffice."""
+    if needed is None:
+        return {"seeds_needed_above": float(MOST_SEEDS)}
+    return {"seeds_needed": float(needed)}
 
 
 def _permutation_p(reference: Values, shifted: Values) -> float:

@@ -81,10 +81,11 @@ def pause(
     A holder is asked to write a last milestone first.
     """
     found = open_job(config, job)
+    by = operator() if reason == _ASKED else f"{operator()} ({reason})"
 
     def event(w: Witness | None) -> Event:
         if w and w.phase == "held":
-            return Ask("pause", within_s, operator())
+            return Ask("pause", within_s, by)  # a request has no other place for the reason
         return Revoke(operator(), reason, held_back=True)
 
     now = found.change(event)

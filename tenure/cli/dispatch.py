@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -14,10 +15,15 @@ from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.dispatch.registry import build_dispatcher
 from tenure.errors import Blocked, StoreOutOfReach
 from tenure_protocol.clock import SYSTEM
+from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
+from tenure_protocol.records import FINAL
+from tenure_protocol.store.api import Store
+from tenure_worker.claim import read_spec
 
 _EVERY_S = 0.5
 _SHOWN_CHARS = 10  # of an id
+_NAMED = 6  # jobs in one sentence
 _NUMBER = re.compile(r"\d+")
 
 
@@ -27,7 +33,11 @@ def dispatch(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One round.")] = False,
     until_done: Annotated[
-        bool, typer.Option("--until-done", help="End once no job is open and no bill either.")
+        bool,
+        typer.Option(
+            "--until-done",
+            help="End once no job is open and no bill either; with 1 if a job has no result.",
+        ),
     ] = False,
     config: Config = None,
 ) -> None:
@@ -45,6 +55,7 @@ def dispatch(
                 _answered(tick, place.store.url)
                 return
             if until_done and _nothing_left(dispatcher):
+                _demand_results(dispatcher, place.store)
                 return
             if end_s is not None and SYSTEM.monotonic_s() >= end_s:
                 break
@@ -69,6 +80,8 @@ class Story:
                 continue
             bill = action.launch if isinstance(action, ReleaseBill) else ""
             words = f"{_verb(action)}: {reason}"
+            if action.job in tick.unmade and isinstance(action, Launch):
+                words = f"not launched on {action.rung}: {tick.unmade[action.job]}"
             if self._new(f"{action.job} {bill}", words):
                 typer.echo(f"{action.job[:_SHOWN_CHARS]}  {words}")
         for key, trouble in tick.troubles.items():
@@ -104,6 +117,29 @@ def _verb(action: Action) -> str:
 def _answered(tick: Tick, url: str) -> None:
     if keys.PLANS in tick.troubles:
         raise StoreOutOfReach(f"the store at {url} does not answer: {tick.troubles[keys.PLANS]}")
+
+
+def _demand_results(dispatcher: Dispatcher, store: Store) -> None:
+    """Raises Blocked for jobs that are over without a result, or stopped, and were not retried."""
+    jobs = dispatcher.world.jobs
+    lacking = []
+    for job, each in jobs.items():
+        w = each.witness
+        if each.broken or (w and w.phase in FINAL and w.exit_code != 0):
+            try:
+                spec = read_spec(store, job)
+                retried = replace(spec, run=spec.run + 1).id in jobs
+            except Corrupt:
+                retried = False
+            if not retried:
+                lacking.append(job)
+    if lacking:
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        raise Blocked(
+            f"{len(lacking)} of {len(jobs)} jobs ended without a result or are stopped: "
+            f"{', '.join(lacking[:_NAMED])}{more}; `tenure why JOB` says why, `tenure retry JOB` "
+            "runs one again"
+        )
 
 
 def _nothing_left(dispatcher: Dispatcher) -> bool:

@@ -8,12 +8,14 @@ plug-in would cost seconds, and one that is broken would take the others with it
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import importlib.util
+import os
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 import typer.main
@@ -32,6 +34,7 @@ INTERRUPTED = 130
 
 CORE = {
     "init": "tenure.cli.init:init",
+    "key": "tenure.cli.key:key",
     "status": "tenure.cli.status:status",
     "why": "tenure.cli.why:why",
     "events": "tenure.cli.streams:events",
@@ -58,10 +61,22 @@ class CommandGroup(TyperGroup):
                 command.help = summary(command.target)
         super().format_help(ctx, formatter)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:  # as typer declares it
+        """Run the command line; a full disk behind standard output is a sentence, for help too."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if not _unprintable(error):
+                raise
+            print(f"tenure: standard output cannot be written: {error.strerror}", file=sys.stderr)
+            raise SystemExit(Blocked.exit_code) from None
+
     def invoke(self, ctx: Context) -> object:
         """Run a command; what it raises for a person becomes a sentence and an exit code."""
         try:
-            return super().invoke(ctx)
+            found = super().invoke(ctx)
+            sys.stdout.flush()  # what cannot be printed is told here, not after the last line
+            return found
         except (KeyboardInterrupt, typer.Abort):
             raise SystemExit(INTERRUPTED) from None
         except Exception as error:
@@ -97,6 +112,22 @@ def build(app: typer.Typer) -> CommandGroup:
     for name, target in targets.items():
         group.commands[name] = LazyCommand(name, target)
     return group
+
+
+def _unprintable(error: OSError) -> bool:
+    """Whether it is standard output that failed; then nothing more is printed there.
+
+    A reader that went away, as of ``tenure status | head``, is no failure, and typer ends for it.
+    """
+    if error.errno == errno.EPIPE:
+        return False
+    try:
+        print(flush=True)  # what failed is no longer in its buffer, so something else is tried
+    except OSError:
+        # what is left in its buffer would be tried again, with a traceback, when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def exit_code(error: Exception) -> int | None:
@@ -155,9 +186,14 @@ def summary(target: str) -> str:
 
 
 def _words(node: ast.stmt, attribute: str) -> str | None:
-    """The docstring of a function of this name, or the ``help`` of a typer app of this name."""
-    if isinstance(node, ast.FunctionDef) and node.name == attribute:
-        return ast.get_docstring(node)
+    """The docstring of a function of this name, or the ``help`` of a typer app of this name.
+
+    Of an app without one, it is the docstring of its callback, as typer has it.
+    """
+    if isinstance(node, ast.FunctionDef):
+        calls = [each.func for each in node.decorator_list if isinstance(each, ast.Call)]
+        callback = any(ast.unparse(call) == f"{attribute}.callback" for call in calls)
+        return ast.get_docstring(node) if callback or node.name == attribute else None
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         for keyword in node.value.keywords if attribute in names else []:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tenure.cli.own_name import own_name
 from tenure.errors import UsageError
 from tenure.plan.file import load_plan, load_plans
 from tenure.settings import FILE_NAME, Settings, load_settings
 
+_KEY = ".tenure/deploy_key.pem"  # as the skeleton's tenure.toml names it
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -24,7 +27,7 @@ def init(
     ] = Path(),
     name: Annotated[str, typer.Option(help="Of the plan and of its experiment.")] = "first",
 ) -> None:
-    """Write settings, a plan and an experiment that run as they are.
+    """Write settings, a key, a plan and an experiment that run as they are.
 
     Whatever is there already stays as it is.
     """
@@ -44,14 +47,33 @@ def init(
     _write(root / "experiments" / f"{name}.py", _skeleton("experiment.py"), root)
     _write(plan, _plan_text(name, settings), root)
     load_plan(plan, settings, check_import=True)
-    where = "" if root == Path.cwd() else f"  cd {root}\n"
+    # A .gitignore of its own, because one in the folder above may be there already and lack the line.
+    _write(root / ".tenure" / ".gitignore", "*\n", root)
+    _make_key(settings)
+    here = root == Path.cwd()
+    tenure = own_name(elsewhere=not here)
+    where = "" if here else f"  cd {shlex.quote(str(root))}\n"
     typer.echo(
         f"\nNext:\n{where}"
-        f"  tenure enlist plans/{name}.yaml    # five training jobs\n"
-        "  tenure dispatch --until-done      # runs them here\n"
-        "  tenure status\n"
-        f"  tenure run plans/{name}.yaml       # all stages, up to a model that may be deployed"
+        f"  {tenure} enlist plans/{name}.yaml    # five training jobs\n"
+        f"  {tenure} dispatch --until-done      # runs them here\n"
+        f"  {tenure} status\n"
+        f"  {tenure} run plans/{name}.yaml       # all stages, up to a model that may be deployed"
     )
+
+
+def _make_key(settings: Settings) -> None:
+    """The key that the written settings name; of older ones, whatever they name is their owner's."""
+    from tenure.deploy_key import write_key
+
+    path = settings.root / _KEY
+    if settings.gates.deploy_key != f"file:{_KEY}":
+        return
+    if path.exists():
+        typer.echo(f"kept     {_KEY} (it was there)")
+        return
+    write_key(path)
+    typer.echo(f"written  {_KEY} (signs what is deployed; mode 600)")
 
 
 def _skeleton(file: str) -> str:

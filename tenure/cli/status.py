@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from tenure.cli import screen
+from tenure.cli import outlook, screen
 from tenure.cli.workplace import Config, Json, Workplace, jobs_of_plan, known_jobs, open_workplace
 from tenure.dispatch.decide import JobView
 from tenure.dispatch.loop import Dispatcher
@@ -49,6 +49,7 @@ class Row:
     step: int | None  # of the stored pointer
     eta_s: float | None
     reason: str
+    exit_code: int | None = None  # of the last attempt, where it ended
 
 
 class Overview:
@@ -59,6 +60,7 @@ class Overview:
         self._dispatcher: Dispatcher = build_dispatcher(place.settings, place.store)
         self._stages: dict[str, str] = {}
         self._rungs: dict[tuple[str, int], str | None] = {}
+        self.hints: list[str] = []  # of the last look: why nothing may happen to what waits
 
     def look(self, only: set[str] | None = None) -> tuple[list[Row], dict[str, str]]:
         """Every job (or those of ``only``), and what is wrong with which key.
@@ -71,8 +73,14 @@ class Overview:
                 f"the store at {self._place.store.url} does not answer: {tick.troubles[keys.PLANS]}"
             )
         views = sorted(self._dispatcher.snapshot().jobs, key=lambda view: view.order)
+        said = {action.job: outlook.wish(action, reason) for action, reason in tick.decisions}
+        hints = (
+            outlook.no_room(self._place.store.url),
+            outlook.no_dispatcher(self._dispatcher, tick),
+        )
+        self.hints = [hint for hint in hints if hint]
         rows = [
-            self._row(view, tick.reason(view.job))
+            self._row(view, said.get(view.job, tick.reason(view.job)))
             for view in views
             if only is None or view.job in only
         ]
@@ -114,6 +122,7 @@ class Overview:
             step=w.pointer.step if w and w.pointer else None,
             eta_s=None,  # nobody knows yet how many steps a training takes
             reason=reason,
+            exit_code=w.exit_code if w else None,
         )
 
     def _rung(self, job: str, launch: int) -> str | None:
@@ -190,6 +199,8 @@ def status(
         return
     _show(rows, as_json)
     said = _warned(troubles, set())
+    hinted = overview.hints
+    _hint(hinted)
     while watch and not _over(rows):
         SYSTEM.sleep(_EVERY_S)
         before = [(row.job, row.phase, row.attempt, row.step) for row in rows]
@@ -197,6 +208,9 @@ def status(
         if before != [(row.job, row.phase, row.attempt, row.step) for row in rows]:
             _show(rows, as_json)
         said = _warned(troubles, said)
+        if overview.hints != hinted and not hinted:
+            _hint(overview.hints)
+        hinted = overview.hints
 
 
 def _watch_terminal(overview: Overview, only: set[str] | None, rows: Sequence[Row]) -> None:
@@ -217,6 +231,11 @@ def _warned(troubles: dict[str, str], said: set[str]) -> set[str]:
         if trouble not in said:
             screen.warn(trouble if key in trouble else f"{key}: {trouble}")
     return said | set(troubles.values())
+
+
+def _hint(hints: Sequence[str]) -> None:
+    for hint in hints:
+        screen.warn(hint)
 
 
 def _show(rows: Sequence[Row], as_json: bool) -> None:

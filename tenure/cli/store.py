@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def store() -> None:
-    """Where Tenure's truth lives."""
+    """Check that a store keeps the conditions all else rests on."""
 
 
 @app.command("check")

@@ -6,18 +6,30 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tenure.cli import screen
-from tenure.cli.workplace import Config, JobName, Json, find_job, open_workplace, operator
-from tenure.dispatch.contract import Slice
+from tenure.cli.why import read_history
+from tenure.cli.workplace import (
+    Config,
+    JobName,
+    Json,
+    Workplace,
+    find_job,
+    open_workplace,
+    operator,
+)
+from tenure.dispatch.contract import KnowsEnds, Receipt, Slice
 from tenure.dispatch.execution import Execution
+from tenure.dispatch.registry import build_rungs
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.store.api import StoreSilent
 
 _EVERY_S = 1.0
+_SHOWN = 200  # last lines of what a launch wrote
 _DEPOSED = re.compile(r"\[deposed attempt (\d+)\] (.*)", re.DOTALL)
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")]
@@ -40,8 +52,28 @@ def log(job: JobName, follow: Follow = False, config: Config = None) -> None:
     place = open_workplace(config)
     execution = Execution(place.store, {}, SYSTEM, operator())
     found = find_job(place, job)
+    empty = True
     for line in _lines(lambda cursor: execution.log(found, cursor), follow):
         typer.echo(line)
+        empty = False
+    if empty and (output := _of_last_launch(place, found)):
+        screen.warn(
+            f"no attempt left a log in the store; what the last launch wrote is in {output}:"
+        )
+        for line in output.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN:]:
+            typer.echo(line)
+
+
+def _of_last_launch(place: Workplace, job: str) -> Path | None:
+    """Where the newest launch of a job wrote to on this machine, if that is known and there."""
+    intents = read_history(place.store, job).intents
+    rungs = build_rungs(place.settings) if intents else []
+    for rung in rungs:
+        if rung.name == intents[-1].rung and isinstance(rung.runner, KnowsEnds):
+            made = intents[-1]
+            receipt = Receipt((job,), made.runner, made.name, rung.card, made.at_s)
+            return rung.runner.output(receipt)
+    return None
 
 
 def _lines(read: Callable[[str], Slice], follow: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import typer
 
-from tenure.cli import screen
+from tenure.cli import outlook, screen
 from tenure.cli.status import STOPPED, UNKNOWN, phase_of
 from tenure.cli.workplace import Config, JobName, Json, Workplace, find_job, open_workplace
 from tenure.dispatch.decide import Cancel, JobView, Launch, ReleaseBill, Wait
@@ -67,7 +67,12 @@ def explain(place: Workplace, job: str) -> Answer:
         return _of_local(place.store, job)
     history = read_history(place.store, job)
     action, now = _decided(tick, view, history)
-    reason = "\n".join([*now, *_history_lines(history)])
+    hints = [outlook.no_room(place.store.url)]
+    if action == "launch" and any(
+        isinstance(a, Launch) and a.job == job for a, _ in tick.decisions
+    ):
+        hints.append(outlook.no_dispatcher(dispatcher, tick))
+    reason = "\n".join([*now, *(hint for hint in hints if hint), *_history_lines(history)])
     return Answer(job, action, reason, _numbers(view, history))
 
 
@@ -108,7 +113,9 @@ def _decided(tick: Tick, view: JobView, history: History) -> tuple[str, list[str
     decided = [(a, r) for a, r in tick.decisions if a.job == view.job]
     acts = [(a, r) for a, r in decided if not isinstance(a, ReleaseBill)]
     action = _WORDS[type(acts[-1][0])] if acts else "wait"
-    now = [f"now: {reason}" for _, reason in decided] or ["now: no dispatcher has a reason"]
+    now = [f"now: {outlook.wish(act, reason)}" for act, reason in decided] or [
+        "now: no dispatcher has a reason"
+    ]
     intent = history.intents[-1] if history.intents else None
     if intent is None:
         return action, now

@@ -220,3 +220,14 @@ class Runner(Protocol):
 
     def release(self, receipt: Receipt) -> Settlement:
         """Close the bill of a launch; a receipt without a handle is looked for by its name."""
+
+
+@runtime_checkable
+class KnowsEnds(Protocol):
+    """A runner that sees its processes from here, for the words that people read."""
+
+    def ended(self, receipt: Receipt) -> str | None:
+        """How the process of a launch ended and where its output is; ``None`` while it runs."""
+
+    def output(self, receipt: Receipt) -> Path | None:
+        """The file on this machine that holds what the process wrote, if there is one."""

@@ -7,6 +7,7 @@ the job's budget, a protocol error is fatal on that rung.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +51,7 @@ class JobView:
     not_before_s: float = 0.0  # monotonic; when it may be launched again
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
+    ended: str = ""  # how the process of its open launch ended, where its runner knows that it did
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ class Snapshot:
         for bill in self.bills:
             found.setdefault(bill.job, []).append(bill)
         return found
+
+    @cached_property
+    def taken(self) -> Counter[str]:
+        """How many slots of each rung the open bills take."""
+        return Counter(bill.rung for bill in self.bills)
 
 
 @dataclass(frozen=True)
@@ -147,8 +154,7 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
         if why and now_s >= bill.retry_at_s:
             actions.append((ReleaseBill(bill.job, bill.launch, bill.rung), why))
     free = {
-        name: rung.capacity.launches - sum(bill.rung == name for bill in snapshot.bills)
-        for name, rung in snapshot.rungs.items()
+        name: rung.capacity.launches - snapshot.taken[name] for name, rung in snapshot.rungs.items()
     }
     for view in sorted(snapshot.jobs, key=lambda view: (-view.priority, view.order, view.job)):
         actions.extend(_of_job(view, snapshot, free, now_s))
@@ -212,10 +218,11 @@ def _evidence(view: JobView) -> tuple[Evidence | None, str]:
     if w.phase == "expected" and view.failed_launch >= w.launched:
         return "failed", f"launch {w.launched} is known to have failed"
     judged = vacancy(w, view.age_s, view.watched)
+    ended = f"; {view.ended}" if view.ended else ""
     if isinstance(judged, Occupied):
-        return None, judged.reason
+        return None, judged.reason + ended
     assert isinstance(judged, Vacant)
-    return "vacant", judged.reason
+    return "vacant", judged.reason + ended
 
 
 def _disobeyed(view: JobView, w: Witness, evidence: Evidence | None, why: str) -> str | None:
@@ -238,12 +245,13 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
     if view.unreadable >= UNREADABLE_BUDGET:
         return f"protocol: {view.unreadable} attempts in a row failed: {w.reason if w else '?'}"
     if view.strikes >= FRUITLESS_BUDGET:
-        last = w.reason if w and w.reason else "no reason given"
+        last = (w and w.reason) or view.ended or "no reason given"
         return (
             f"{view.strikes} attempts in a row were lost early, without a milestone; last: {last}"
         )
     if view.unclaimed >= FRUITLESS_BUDGET:
-        return f"{view.unclaimed} launches in a row never claimed it"
+        last = f"; last: {view.ended}" if view.ended else ""
+        return f"{view.unclaimed} launches in a row never claimed it{last}"
     if view.rejections >= REJECTED_BUDGET:
         return f"{view.rejections} launches were rejected"
     if any(name not in snapshot.rungs for name in view.rungs):
@@ -282,11 +290,21 @@ def _rung(
                 f"rung {name} is parked for {rung.parked_until_s - now_s:.0f} s ({rung.parked_for})"
             )
         elif free[name] < 1:
-            waits.append(f"all {rung.capacity.launches} slots of rung {name} are taken")
+            waits.append(_no_room(rung, snapshot))
             full = True
         else:
             return name, "", False
     return None, ", ".join(waits), full
+
+
+def _no_room(rung: RungView, snapshot: Snapshot) -> str:
+    """Who has the slots: launches that are there, or jobs whose turn comes first in this round."""
+    slots = rung.capacity.launches
+    there = min(slots, snapshot.taken[rung.name])
+    if there == slots:
+        return f"all {slots} slots of rung {rung.name} are taken"
+    free = f"{there} of {slots} slots of rung {rung.name} are taken, and the other {slots - there}"
+    return f"{free if there else f'all {slots} slots of rung {rung.name}'} go to jobs before it"
 
 
 def _make_room(

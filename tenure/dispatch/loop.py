@@ -14,6 +14,7 @@ from tenure.dispatch.contract import (
     Closed,
     Environment,
     Job,
+    KnowsEnds,
     LaunchFailed,
     NoSlots,
     Pending,
@@ -67,9 +68,12 @@ class Tick:
 
     decisions: tuple[tuple[decide.Action, str], ...]
     troubles: Mapping[str, str] = field(default_factory=dict)
+    unmade: Mapping[str, str] = field(default_factory=dict)  # job: why its launch was not made now
 
     def reason(self, job: str) -> str:
-        """The last reason given for a job."""
+        """The last reason given for a job, or why it could not be acted on."""
+        if job in self.unmade:
+            return f"not launched: {self.unmade[job]}"
         reasons = [why for action, why in self.decisions if action.job == job]
         return reasons[-1] if reasons else "no plan names it"
 
@@ -80,6 +84,12 @@ def launch_name(store_url: str, job: str, launch: int) -> str:
     The store is part of it: two projects on one account may hold the very same job.
     """
     return f"tenure-{short_id(store_url.encode())[:8]}-{job}-{launch:05d}"
+
+
+def _receipt(record: LaunchReceipt) -> Receipt:
+    return Receipt(
+        (record.job,), record.runner, record.name, record.card, record.at_s, record.handle
+    )
 
 
 class Dispatcher:
@@ -107,16 +117,18 @@ class Dispatcher:
         self.world.observe()
         self._make_pending()
         decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
+        unmade: dict[str, str] = {}
         for action, reason in decisions:
             if isinstance(action, decide.Launch):
-                self._launch(action, reason)
+                if problem := self._launch(action, reason):
+                    unmade[action.job] = problem
             elif isinstance(action, decide.Cancel):
                 self._write(action.job, Cancel(self.name, reason))
             elif isinstance(action, decide.TakeAway):
                 self._write(action.job, Revoke(action.by, reason, action.held_back))
             elif isinstance(action, decide.ReleaseBill):
                 self._release(action, reason)
-        return Tick(tuple(decisions), dict(self.world.troubles))
+        return Tick(tuple(decisions), dict(self.world.troubles), unmade)
 
     def look(self) -> Tick:
         """Observe and decide, and do nothing: what ``tenure why`` and ``status`` show."""
@@ -141,10 +153,29 @@ class Dispatcher:
             )
             for name, rung in self.rungs.items()
         }
+        self._note_ends()
         views = self.world.job_views()
         self._decided = {view.job: view.etag for view in views}
         unseen = "" if self.world.bills_seen else "the open launches cannot be read yet"
         return Snapshot(views, self.world.bill_views(), rungs, unseen)
+
+    def _note_ends(self) -> None:
+        """Ask the runners that know it how the processes of open launches ended: for people only.
+
+        Nothing is decided from it, because a worker may live on where its runner does not look.
+        """
+        for memory in self.world.jobs.values():
+            w = memory.witness
+            launch = w.holder.launch if w and w.holder else w.launched if w else 0
+            bill = self.world.bills.get((memory.job, launch))
+            memory.ended = ""
+            if bill is None or bill.receipt is None or w is None:
+                continue
+            if w.phase not in ("expected", "held"):
+                continue
+            rung = self.rungs.get(bill.receipt.rung)
+            if rung and isinstance(rung.runner, KnowsEnds):
+                memory.ended = rung.runner.ended(_receipt(bill.receipt)) or ""
 
     def follow(
         self,
@@ -222,15 +253,18 @@ class Dispatcher:
 
     # -------------------------------------------------------------------------------- actions
 
-    def _launch(self, action: decide.Launch, reason: str) -> None:
-        """Reserve, write the intent, launch, keep the receipt: in this order."""
+    def _launch(self, action: decide.Launch, reason: str) -> str | None:
+        """Reserve, write the intent, launch, keep the receipt: in this order.
+
+        Returns why it was not launched, in words, or ``None`` for a launch.
+        """
         memory = self.world.jobs[action.job]
         rung = self.rungs[action.rung]
         if memory.spec is None:
-            return  # read at the next observation; an unreadable one is named in troubles
+            return "its spec has not been read yet"  # an unreadable one is named in troubles
         stored = self._reread(memory)
         if stored is None:
-            return
+            return "its witness changed or could not be read; decided anew"
         # a window that ran out again and again was too short for what goes on there
         window_s = rung.capacity.window_s * 2.0**memory.unclaimed
         event = Reserve(rung.runner_name, window_s, self.name, action.evidence)
@@ -241,12 +275,13 @@ class Dispatcher:
             memory.pending = PendingLaunch(launched + 1, rung.name, reason)
             if action.evidence == "vacant" and outcome.locked:
                 self._thaw(memory, outcome.reason)
+            return outcome.reason
         if not isinstance(outcome, Applied):
-            return  # somebody else wrote; decided anew from what is there
+            return "somebody else wrote its witness; decided anew"
         if action.evidence == "vacant" and stored.witness and stored.witness.phase == "expected":
             memory.unclaimed += 1
         self.world.adopt(memory, outcome.witness, outcome.etag)
-        self._make(memory, rung, outcome.witness.launched, reason)
+        return self._make(memory, rung, outcome.witness.launched, reason)
 
     def _thaw(self, memory: JobMemory, reason: str) -> None:
         """Close the bill of a lapsed holder that the reservation could not be written over.
@@ -281,7 +316,8 @@ class Dispatcher:
             return None
         return stored
 
-    def _make(self, memory: JobMemory, rung: Rung, launch: int, reason: str) -> None:
+    def _make(self, memory: JobMemory, rung: Rung, launch: int, reason: str) -> str | None:
+        """Make a launch that is reserved; returns why it was not made, or ``None``."""
         assert memory.spec is not None
         memory.pending = None
         name = launch_name(self._store.url, memory.job, launch)
@@ -304,19 +340,17 @@ class Dispatcher:
             if not create_once(
                 self._store, keys.intent(memory.job, launch), encode(intent), self._clock
             ):
-                return  # another dispatcher found this launch unmade and has closed its bill
-        except StoreSilent:
-            return  # reserved and not launched: its window runs out and it is replaced
+                return "another dispatcher found this launch unmade and has closed its bill"
+        except StoreSilent as error:  # reserved and not launched: its window runs out
+            return f"launch {launch} is reserved, but the store took no bill of it: {error}"
         self.world.bills[(memory.job, launch)] = bill
         try:
             receipt = rung.runner.launch([job])
         except LaunchFailed as error:
-            self._failed(memory, rung, launch, error)
-            return
+            return self._failed(memory, rung, launch, error)
         except Exception as error:  # a bug of a plug-in: what it did is not known
             words = f"the runner failed: {type(error).__name__}: {error}"
-            self._failed(memory, rung, launch, Unreachable(words, sent=True))
-            return
+            return self._failed(memory, rung, launch, Unreachable(words, sent=True))
         self._parked[rung.name] = _Parking()
         record = LaunchReceipt(
             memory.job, launch, rung.runner_name, rung.name, name, receipt.card, receipt.at_s,
@@ -331,9 +365,10 @@ class Dispatcher:
         except StoreSilent as error:
             # the bill stays open and is found by its name
             self.world.troubles[keys.receipt(memory.job, launch)] = str(error)
+        return None
 
-    def _failed(self, memory: JobMemory, rung: Rung, launch: int, error: LaunchFailed) -> None:
-        """What a failure class costs."""
+    def _failed(self, memory: JobMemory, rung: Rung, launch: int, error: LaunchFailed) -> str:
+        """What a failure class costs; returns it in words."""
         parking = self._parked[rung.name]
         parking.failures += 1
         backoff_s = min(_FIRST_BACKOFF_S * 2.0 ** (parking.failures - 1), _LONGEST_BACKOFF_S)
@@ -348,6 +383,7 @@ class Dispatcher:
             memory.rejections += 1
         parking.until_s = self._clock.monotonic_s() + backoff_s
         parking.reason = f"{type(error).__name__}: {error}"
+        return f"launch {launch} failed: {parking.reason}"
 
     def _write(self, job: str, event: Cancel | Revoke) -> None:
         """Change a witness, if it still is what the decision was made from."""
@@ -383,13 +419,12 @@ class Dispatcher:
         if rung is None:
             return Pending(f"tenure.toml has no rung {bill.intent.rung} to close it with")
         made = bill.receipt
-        receipt = Receipt(
-            (bill.job,),
-            bill.intent.runner,
-            bill.intent.name,
-            made.card if made else rung.card,
-            made.at_s if made else bill.intent.at_s,
-            made.handle if made else {},
+        receipt = (
+            _receipt(made)
+            if made
+            else Receipt(
+                (bill.job,), bill.intent.runner, bill.intent.name, rung.card, bill.intent.at_s
+            )
         )
         try:
             return rung.runner.release(receipt)

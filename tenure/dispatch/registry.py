@@ -38,15 +38,19 @@ def runner_class(kind: str) -> type[Runner]:
     return cast(type[Runner], loaded)
 
 
-def open_settings_store(settings: Settings) -> Store:
+def open_settings_store(settings: Settings, *, read_only: bool = False) -> Store:
     """The store that the settings name, probed at its first use.
+
+    With ``read_only`` nothing is created, and nothing probed: a probe writes, and what a store does
+    to conditional writes is nothing to who only reads.
 
     Raises :class:`UsageError` for one that cannot be used or ignores a condition, and
     :class:`StoreOutOfReach` for one that does not answer.
     """
     try:
-        store = open_store(settings.store_url)
-        demand_safe(store, SYSTEM)
+        store = open_store(settings.store_url, read_only=read_only)
+        if not read_only:
+            demand_safe(store, SYSTEM)
         return store
     except StoreUnusable as error:
         raise UsageError(str(error)) from error

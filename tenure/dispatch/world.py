@@ -82,6 +82,7 @@ class JobMemory:
     asked_s: float | None = None  # when it first saw the request to that attempt
     not_before_s: float = 0.0  # a job that a machine failed is not launched at once
     pending: PendingLaunch | None = None
+    ended: str = ""  # how the process of its open launch ended, in the words of its runner
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
 
@@ -469,6 +470,7 @@ class World:
             unclaimed=m.unclaimed,
             strikes=m.strikes,
             unreadable=m.unreadable,
+            ended=m.ended,
             not_before_s=m.not_before_s,
             asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from tenure.errors import StoreOutOfReach
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, encode, short_id
 from tenure_protocol.lease import keys
-from tenure_protocol.records import JobSpec, PlanRecord, load
+from tenure_protocol.lease.client import read_witness
+from tenure_protocol.records import FINAL, JobSpec, PlanRecord, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
 
@@ -44,6 +46,59 @@ def enlist(
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store did not take the plan {plan}: {error}") from error
     return ids
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of enlisted jobs, by id."""
+
+    open: tuple[str, ...]
+    finished: tuple[str, ...]
+    over: dict[str, str]  # without a result, and why
+
+    def words(self, new: Collection[str]) -> str:
+        """
+        >>> Tally(("a", "b"), ("c",), {"d": "cancelled"}).words({"a"})
+        '1 new, 1 open, 1 finished, 1 over without a result'
+        """
+        fresh = sum(job in new for job in self.open)
+        counts = {
+            "new": fresh,
+            "open": len(self.open) - fresh,
+            "finished": len(self.finished),
+            "over without a result": len(self.over),
+        }
+        return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def named_jobs(store: Store, plan: str) -> set[str]:
+    """Every job that the plan's records name. Raises StoreOutOfReach."""
+    try:
+        return {job for record in _versions(store, plan) for job in record.jobs}
+    except StoreSilent as error:
+        raise StoreOutOfReach(f"the plan {plan} cannot be read: {error}") from error
+
+
+def tally(store: Store, specs: Sequence[JobSpec]) -> Tally:
+    """Read the witness of every job. Raises StoreOutOfReach; a corrupt witness ends its job."""
+    still_open, finished, over = [], [], {}
+    for spec in specs:
+        try:
+            w = read_witness(store, keys.witness_of(spec)).witness
+        except Corrupt as error:
+            over[spec.id] = str(error)
+            continue
+        except StoreSilent as error:
+            raise StoreOutOfReach(f"job {spec.id} cannot be read: {error}") from error
+        if w is None or w.phase not in FINAL:
+            still_open.append(spec.id)
+        elif w.phase == "finished" and w.exit_code == 0:
+            finished.append(spec.id)
+        else:
+            end = f"ended with code {w.exit_code}" if w.phase == "finished" else "cancelled"
+            lines = (w.reason or "no reason given").strip().splitlines()
+            over[spec.id] = f"{end}: {lines[-1]}"
+    return Tally(tuple(still_open), tuple(finished), over)
 
 
 def _versions(store: Store, plan: str) -> list[PlanRecord]:

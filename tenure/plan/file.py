@@ -162,6 +162,12 @@ class Plan(_Strict):
             return baseline
         if not baseline and all(len(axis) == 1 for axis in grid.values()):
             return {key: axis[0] for key, axis in grid.items()}
+        if not baseline:
+            first = {key: axis[0] for key, axis in grid.items()}
+            raise ValueError(
+                "this key is missing or empty, and is needed when the grid has more than one point: "
+                f"it names the point that the others are compared with, such as {shown(first)}"
+            )
         for key in baseline:
             if key not in grid:
                 raise ValueError(f"{key!r} is no key of the grid; {did_you_mean(key, grid)}")
@@ -211,6 +217,19 @@ def load_plans(settings: Settings) -> list[Plan]:
             raise plan.error(("name",), f"{plan.name!r} is the name of {first} too; rename one")
         plans[plan.name] = plan
     return list(plans.values())
+
+
+def demand_own_name(plan: Plan, settings: Settings) -> None:
+    """Refuse a second plan of the same name: both would own the same jobs, records and deployment.
+
+    Raises :class:`UsageError` with file and line.
+    """
+    for other in load_plans(settings):
+        same = other.file and plan.file and other.file.resolve() == plan.file.resolve()
+        if other.name == plan.name and not same:
+            raise plan.error(
+                ("name",), f"{plan.name!r} is the name of {other.file} too; rename one"
+            )
 
 
 def _check_against(settings: Settings, plan: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -51,6 +52,7 @@ ROOT = Path(__file__).parents[2]
 TERMS: dict[str, object] = {"rungs": ["local"], "priority": 0}
 STATUS_FIELDS = [
     "job", "experiment", "stage", "phase", "attempt", "launch", "rung", "step", "eta_s", "reason",
+    "exit_code",
 ]  # fmt: skip
 
 
@@ -160,7 +162,7 @@ def row(tenure: Run, job: JobSpec) -> dict[str, object]:
 
 
 def test_help_is_quick_and_loads_no_command() -> None:
-    heavy = "{'pydantic', 'dagster', 'torch', 'boto3', 'scipy', 'numpy', 'yaml', 'gates.command'}"
+    heavy = "{'pydantic', 'dagster', 'torch', 'boto3', 'scipy', 'numpy', 'yaml', 'gates', 'assets.chain'}"
     script = (
         "import sys, tenure.cli\nsys.argv = ['tenure', '--help']\n"
         f"try: tenure.cli.main()\nexcept SystemExit: print(sorted({heavy} & set(sys.modules)))"
@@ -294,6 +296,7 @@ def test_status_tells_every_phase(tenure: Run, shop: Shop) -> None:
     assert rows[3] | {"reason": ""} == {
         "job": jobs[3].id, "experiment": "first", "stage": "training", "phase": "held",
         "attempt": 1, "launch": 1, "rung": "local", "step": 100, "eta_s": None, "reason": "",
+        "exit_code": None,
     }  # fmt: skip
     assert rows[0]["step"] is None and "nobody has run it yet" in rows[0]["reason"]
     assert rows[6]["reason"] == "cancelled by somebody: of no use"
@@ -655,7 +658,7 @@ def test_init_overwrites_nothing(tenure: Run, tmp_path: Path) -> None:
     before = plan.read_text()
     plan.write_text(before + "# mine\n")
     ended = tenure("init")
-    assert ended.code == 0 and ended.out.count("kept") == 4 and "# mine" in plan.read_text()
+    assert ended.code == 0 and ended.out.count("kept") == 6 and "# mine" in plan.read_text()
     assert tenure("init", "--name", "second").code == 0
     assert (tmp_path / "experiments" / "second.py").is_file()
 
@@ -708,12 +711,18 @@ def test_a_bad_plan_is_named_by_file_and_line(
     assert not list(DirectoryStore(tmp_path / ".tenure/store").list("jobs/"))
 
 
-def test_two_plans_with_one_name(tenure: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["enlist"], ["run"], ["gate", "check"], ["deploy"]])
+def test_two_plans_with_one_name(tenure: Run, tmp_path: Path, command: list[str]) -> None:
     tenure("init")
     plan = tmp_path / "plans" / "first.yaml"
     (tmp_path / "plans" / "copy.yaml").write_text(plan.read_text())
-    ended = tenure("enlist", plan)
-    assert ended.code == 2 and "copy.yaml" in ended.err and "first.yaml" in ended.err
+    ended = tenure(*command, plan)
+    assert ended.code == 2 and ended.out == ""
+    assert re.fullmatch(
+        rf"tenure: {tmp_path}/plans/\w+.yaml:\d+: name: 'first' is the name of "
+        rf"{tmp_path}/plans/\w+.yaml too; rename one\n",
+        ended.err,
+    )
 
 
 def test_no_plan_there(tenure: Run) -> None:

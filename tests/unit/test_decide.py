@@ -137,6 +137,17 @@ def test_a_silent_store_decides_nothing() -> None:
     assert one(job(witness("held"), age_s=9999.0, silent="timeout"))[0] == Wait("j")
 
 
+@pytest.mark.parametrize(("age_s", "phase"), [(5.0, "expected"), (5.0, "held"), (70.0, "held")])
+def test_how_the_process_of_a_launch_ended_is_said_and_decides_nothing(
+    age_s: float, phase: str
+) -> None:
+    view = job(witness(phase), age_s=age_s)
+    plain, before = one(view)
+    action, reason = one(replace(view, ended="its process ended by SIGSEGV"))
+    assert action == plain and reason != before
+    assert reason.replace("; its process ended by SIGSEGV", "") == before
+
+
 def test_a_full_ladder_and_a_parked_rung_say_so() -> None:
     full = (BillView("a", 1, "local"), BillView("b", 1, "local"))
     assert one(job(), full) == (

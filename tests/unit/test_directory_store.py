@@ -48,6 +48,33 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "file" / "store") in str(caught.value)
 
 
+def test_opened_for_reading_it_writes_nothing_anywhere(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with pytest.raises(StoreUnusable, match=f"there is no store folder {root}"):
+        open_store(f"file:{root}", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+    (root / "a").mkdir(parents=True)
+    (root / "a" / "k").write_bytes(b"x")
+    future_s = SYSTEM.wall_s() + 3600
+    os.utime(root / "a" / "k", (future_s, future_s))
+    store = open_store(f"file:{root}", read_only=True)
+    found = store.read("a/k")
+    assert isinstance(found, Found) and (found.body, found.age_s) == (b"x", 0.0)
+    assert [row.key for row in store.list("")] == ["a/k"]
+    assert store.read_range("a/k", 0, 9) == b"x"
+    assert store.get_file("a/k", tmp_path / "copy") and isinstance(store.read("b"), Missing)
+    for write in (
+        lambda: store.create("b", b"y"),
+        lambda: store.replace("a/k", b"y", found.etag),
+        lambda: store.put_file("b", tmp_path / "copy"),
+        lambda: store.delete("a/k"),
+    ):
+        with pytest.raises(StoreUnusable, match="opened for reading only"):
+            write()
+    assert [str(path.relative_to(root)) for path in root.rglob("*")] == ["a", "a/k"]
+    assert (root / "a" / "k").stat().st_mtime == pytest.approx(future_s)
+
+
 def test_two_stores_in_one_folder_are_one_store(tmp_path: Path) -> None:
     one, two = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
     outcome = one.create("k", b"x")

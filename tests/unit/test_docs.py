@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -44,3 +45,26 @@ def test_the_workflow_is_one_and_may_read_only() -> None:
     assert any("tenure gate check" in step.get("run", "") for step in steps)
     used = [step["uses"] for step in steps if "uses" in step]
     assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used)
+
+
+def test_the_workflow_installs_what_there_is_and_says_what_to_replace() -> None:
+    text = (DOCS / "ci-github-actions.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    steps = yaml.safe_load(block)["jobs"]["gate"]["steps"]
+    folders = [step["with"]["path"] for step in steps if "checkout" in step.get("uses", "")]
+    assert folders == ["project", "tenure"]
+    (install,) = [step["run"] for step in steps if "pip install" in step.get("run", "")]
+    (cached,) = [step["with"] for step in steps if "setup-python" in step.get("uses", "")]
+    ours = [*re.findall(r"\btenure/(\S+)", install), cached["cache-dependency-path"][7:]]
+    assert ours == ["constraints.txt", "worker", "constraints.txt"]
+    assert all((DOCS.parent / path).exists() for path in ours)
+    (extra,) = re.findall(r"-e 'tenure\[(\w+)\]'", install)
+    assert (
+        extra
+        in tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"][
+            "optional-dependencies"
+        ]
+    )
+    replaced = re.findall(r"^\| (.*`.*?) \| ", text.partition("```yaml")[0], re.MULTILINE)
+    names = [name.rstrip(".") for row in replaced for name in re.findall(r"`([^`]+)`", row)]
+    assert len(names) >= 6 and all(name in block for name in names), names

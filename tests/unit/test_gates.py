@@ -5,28 +5,20 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from gates.check import check_record
-from gates.command import app, deploy
-from gates.deploy import current
 from gates.promotion import judge_backtest, judge_metrics, promote
 from gates.verdict import Verdict, deployable
-from gates.warrant import make_key
-from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure_protocol.codec import Corrupt, Json, decode, encode
 from tenure_protocol.fingerprint import pin
 from tenure_protocol.lease import keys
 from tenure_protocol.records import BacktestValue, MetricValue, ModelRecord
 from tenure_protocol.store.api import Found, Missing, StoreSilent
-from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
 from tests.record_builders import (
     EXPERIMENT,
@@ -606,83 +598,3 @@ def test_a_silent_store_is_no_verdict(store: MemoryStore, parent: ModelRecord) -
 
     with pytest.raises(StoreSilent):
         check_record(Silent(), parent)
-
-
-# --------------------------------------------------------------------------------- command
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[DirectoryStore, Path]:
-    (tmp_path / "tenure.toml").write_text('[store]\nurl = "file:store"\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENURE_STORE", raising=False)
-    monkeypatch.delenv("TENURE_CONFIG", raising=False)
-    (tmp_path / "store").mkdir()
-    return DirectoryStore(tmp_path / "store"), tmp_path
-
-
-def _check(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["check", *arguments])
-    if isinstance(done.exception, (UsageError, StoreOutOfReach)):
-        return done.exception.exit_code, str(done.exception)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
-def test_the_command_by_id_by_file_and_by_plan(house: tuple[DirectoryStore, Path]) -> None:
-    store, folder = house
-    parent = research(store)
-    code, said = _check(parent.id, "--json")
-    assert code == 1
-    found = json.loads(said)
-    assert (found["record"], found["deployable"]) == (parent.id, False)
-    assert set(found["verdicts"][0]) == {"gate", "verdict", "reason"}
-    plan = folder / "plan.yaml"
-    plan.write_text(
-        "name: vol\nexperiment: examples.vol:Vol\nseeds: [1, 2]\nretrain_seeds: [3, 4]\n"
-        "rungs: [local]\n"
-        "promote: {metric: qlike, direction: minimize, margin: 0.05, min_score: 0.5}\n"
-    )
-    code, said = _check(str(plan), "--json")
-    assert code == 1 and "no generation-2 record yet" in json.loads(said)["verdicts"][0]["reason"]
-    record = retrain(store, parent)
-    file = folder / "record.json"
-    file.write_bytes(encode(record))
-    for name in (record.id, str(file), str(plan)):
-        code, said = _check(name, "--json")
-        assert (code, json.loads(said)["record"]) == (0, record.id)
-    assert "may be deployed" in _check(record.id)[1]
-
-
-def test_the_deploy_command(house: tuple[DirectoryStore, Path]) -> None:
-    store, folder = house
-    parent = research(store)
-    record = retrain(store, parent)
-    command = typer.Typer()
-    command.command()(deploy)
-    make_key(folder / "deploy.pem")
-    with (folder / "tenure.toml").open("a") as settings_file:
-        settings_file.write('[gates]\ndeploy_key = "file:deploy.pem"\n')
-    done = CliRunner().invoke(command, [parent.id])
-    assert isinstance(done.exception, Blocked)
-    done = CliRunner().invoke(command, [record.id, "--name", "live"])
-    assert done.exit_code == 0, done.exception
-    assert f"live: record {record.id}, seed 11, is deployed by warrant 1" in done.output
-    found = current(store, "live")
-    assert found is not None and found.record == record.id
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nonsense", "is no file here and no record's id"),
-        ("a" * 26, "holds no model record"),
-        ("gone.json", "there is no such record"),
-        ("bad.json", "is corrupt"),
-    ],
-)
-def test_bad_input_is_a_sentence(house: tuple[DirectoryStore, Path], name: str, words: str) -> None:
-    (house[1] / "bad.json").write_text('{"experiment": 3}')
-    code, said = _check(name)
-    assert code == 2
-    assert words in said

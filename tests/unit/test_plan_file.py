@@ -247,7 +247,7 @@ def test_yaml_that_is_refused(text: str, begins: str, says: str) -> None:
         ("{lr: 0.001, model: lstm}", "{lr: 0.002, model: lstm}", "baseline", "grid has [0.001,"),
         ("{lr: 0.001, model: lstm}", "{lr: 0.001}", "baseline", "'model' is missing"),
         ("{lr: 0.001, model: lstm}", "{lr: 0.001, modle: lstm}", "baseline", "mean 'model'?"),
-        ("{lr: 0.001, model: lstm}", "{}", "baseline", "'lr' is missing"),
+        ("{lr: 0.001, model: lstm}", "{}", "baseline", "missing or empty, and is needed"),
         ("{lr: 0.001, model: lstm}", "{lr: '0.001', model: lstm}", "baseline", 'lr is "0.001"'),
         ("[local]", "[]", "rungs", "at least 1"),
         ("[local]", "[local, local]", "rungs", "twice"),

@@ -154,6 +154,42 @@ def test_a_store_that_never_answers_a_conditional_write_is_refused() -> None:
         probe.demand_safe(Outage(0, 10_000, reads=True), SYSTEM)
 
 
+class Full(MemoryStore):
+    """Its disk is full from the given write on."""
+
+    def __init__(self, writes_left: int) -> None:
+        super().__init__()
+        self._left = itertools.count(writes_left, -1)
+
+    def create(self, key: str, body: bytes) -> Outcome:
+        return self._unless_full(lambda: super(Full, self).create(key, body))
+
+    def replace(self, key: str, body: bytes, etag: str) -> Outcome:
+        return self._unless_full(lambda: super(Full, self).replace(key, body, etag))
+
+    def _unless_full(self, write: Callable[[], Outcome]) -> Outcome:
+        if next(self._left) > 0:
+            return write()
+        return Unknown("it could not be written (No space left on device)", full=True)
+
+
+@pytest.mark.parametrize("writes_left", [0, 1, 2, 5, 9, 12, 30, 60])
+def test_a_full_store_is_full_and_not_unsafe(writes_left: int) -> None:
+    with pytest.raises(StoreSilent, match="No space left on device") as error:
+        probe.demand_safe(Full(writes_left), SYSTEM)
+    assert "conditions" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_full_store_that_is_unsafe_all_the_same_is_unsafe() -> None:
+    class Both(Full, OverwritesOnCreate):
+        pass
+
+    checks = probe.probe(OverwritesOnCreate(), SYSTEM)
+    assert not probe.safe(checks)
+    with pytest.raises((StoreSilent, StoreUnusable)):
+        probe.demand_safe(Both(60), SYSTEM)
+
+
 def test_two_winners_are_proof_though_a_third_had_no_answer() -> None:
     """The only check that fails is the race, and only there is a write without an answer."""
     checks = probe.probe(TwoWinners(), SYSTEM)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tenure.statistics import (
+    MOST_SEEDS,
     Finding,
     mean_error,
     non_inferiority,
@@ -100,6 +101,26 @@ def test_not_enough_seeds_names_the_number_that_is() -> None:
     assert f"{needed} on each side" in found.reason
     sd = found.numbers["pooled_sd"]
     assert power(sd, 0.5, needed, needed) >= 0.8 > power(sd, 0.5, needed - 1, needed - 1)
+
+
+def test_the_number_of_seeds_reaches_the_power_or_is_not_named() -> None:
+    for margin in (10.0, 1.0, 0.1, 0.0361, 0.0353, 0.035, 0.01, 1e-6):
+        needed = seeds_needed(sd=1, margin=margin)
+        if needed is None:
+            assert power(1, margin, MOST_SEEDS, MOST_SEEDS) < 0.8
+        else:
+            assert needed <= MOST_SEEDS and power(1, margin, needed, needed) >= 0.8
+    assert seeds_needed(sd=1, margin=0.0353) is not None, "the last step of the search counts too"
+
+
+@pytest.mark.parametrize("new", [5, 1])
+def test_a_margin_that_no_number_of_seeds_proves_is_said_so(new: int) -> None:
+    parent = np.random.default_rng(3).normal(0, 1, 5)
+    found = non_inferiority(parent, np.random.default_rng(4).normal(0, 1, new), 1e-9)
+    assert found.outcome == "NOT_ENOUGH_SEEDS"
+    assert f" more than {MOST_SEEDS} on each side" in found.reason
+    assert "at least" not in found.reason
+    assert "seeds_needed" not in found.numbers
 
 
 def test_two_seeds_can_prove_nothing_exactly() -> None:

@@ -423,6 +423,24 @@ def test_a_long_pause_in_a_short_silence_is_no_long_silence(
     assert world.witness.phase == "finished"
 
 
+def test_one_failed_call_after_a_long_pause_in_a_short_silence_stops_nobody(
+    world: World, clock: FakeClock
+) -> None:
+    with world.claimed() as tenure:
+        world.steps(tenure, 30)
+        world.store.silent = lambda key: True
+        tenure.milestone(touch)
+        world.steps(tenure, 10)
+        clock.now_s += 100 * world.spec.patience_s
+        world.steps(tenure, 1)
+        clock.sleep(20.0)  # the courier asks, and that fails as well
+        world.store.heal()
+        world.steps(tenure, 10)
+        tenure.milestone(touch)
+        tenure.finish({})
+    assert world.witness.phase == "finished"
+
+
 def test_woken_after_its_lease_is_gone_it_is_lease_lost(world: World, clock: FakeClock) -> None:
     with pytest.raises(Stopped) as stop, world.claimed() as tenure:
         world.steps(tenure, 30)
@@ -1157,6 +1175,34 @@ def test_a_training_that_ends_badly(clock: FakeClock, fails: str, words: str) ->
     world = World(clock, config={"steps": 12, "fails": fails})
     with pytest.raises((ValueError, TypeError), match=words), world.claimed() as tenure:
         tenure.finish(stages.run(tenure, Toy()))
+    assert world.witness.exit_code == exits.CODE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("steps", "saves", "words"),
+    [
+        (0, (), r"returned and never called tenure.step\(\); call it after every step"),
+        (0, (0,), r"returned and never called tenure.step\(\)"),
+        (3, (), r"returned at step 3 without any milestone; call tenure.milestone\(save\)"),
+        (3, (2,), "returned at step 3 and its last milestone is of step 2; call"),
+    ],
+)
+def test_a_training_without_a_model_is_told_what_it_did_not_call(
+    clock: FakeClock, steps: int, saves: tuple[int, ...], words: str
+) -> None:
+    class Forgetful(Toy):
+        def train(self, tenure: Tenure, config: object, seed: int) -> dict[str, object]:
+            for step in range(steps + 1):
+                if step:
+                    tenure.step()
+                if step in saves:
+                    tenure.milestone(lambda folder: None)
+                    clock.sleep(5.0)
+            return {}
+
+    world = World(clock)
+    with pytest.raises(ValueError, match=words), world.claimed() as tenure:
+        tenure.finish(stages.run(tenure, Forgetful()))
     assert world.witness.exit_code == exits.CODE_ERROR
 
 

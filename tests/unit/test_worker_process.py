@@ -185,10 +185,16 @@ def test_those_that_never_start(make: Make) -> None:
         (revoked, {}, exits.SUPERSEDED, "revoked"),
         (pinned, {}, exits.REFUSED, "'H100' is required"),
         (changed, {}, exits.REFUSED, "changed since the job was enlisted"),
+        (changed, {}, exits.REFUSED, f"run `tenure retry {changed.spec.id}`"),
         (missing, {}, exits.REFUSED, "tests.toy.nowhere"),
         (corrupt, {}, exits.PROTOCOL, keys.job(corrupt.spec.id)),
         (witness, {}, exits.PROTOCOL, witness.key),
-        (revoked, {"TENURE_JOB": "nobody-enlisted-this"}, exits.PROTOCOL, "nobody-enlisted-this"),
+        (
+            revoked,
+            {"TENURE_JOB": "nobody-enlisted-this"},
+            exits.PROTOCOL,
+            "jobs/nobody-enlisted-this/job.json is missing: no job of this id has been enlisted",
+        ),
         (revoked, {"TENURE_JOB": "../up"}, exits.USAGE, "'../up' is no job id"),
         (revoked, {"TENURE_JOB": ""}, exits.USAGE, "name a store and a job"),
         (revoked, {"TENURE_STORE": "ftp://x"}, exits.USAGE, "'ftp://x'"),
@@ -199,9 +205,9 @@ def test_those_that_never_start(make: Make) -> None:
     for (_, variables, want, words), (exit_code, err) in zip(cases, results, strict=True):
         assert (exit_code, words in err) == (want, True), (variables, exit_code, err)
         assert "Traceback" not in err
-    for job in (pinned, changed, missing):
+    for job, runs in ((pinned, 1), (changed, 2), (missing, 1)):
         assert job.witness.phase == "expected"
-        assert len(list(job.store.list(keys.refusals(job.spec.id)))) == 1
+        assert len(list(job.store.list(keys.refusals(job.spec.id)))) == runs
 
 
 def test_sigterm_is_one_last_milestone_and_the_next_launch_goes_on(make: Make) -> None:

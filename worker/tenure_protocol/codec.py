@@ -33,6 +33,12 @@ class Corrupt(Exception):
         self.key = key
 
 
+class NeverWritten(Corrupt):
+    """An object that has to be there and is not."""
+
+    _says: ClassVar[str] = "is missing: "
+
+
 class NewerProtocol(Corrupt):
     """A stored object written by a newer Tenure than this one; nothing is wrong with it."""
 

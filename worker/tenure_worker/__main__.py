@@ -125,7 +125,7 @@ def _same_code(spec: JobSpec, store: Store, launch: int) -> None:
     if found != spec.code:
         reason = (
             f"the code of {spec.entry_point} changed since the job was enlisted "
-            f"(digest {found}, enlisted {spec.code}); enlist the plan again"
+            f"(digest {found}, enlisted {spec.code}); {_mended(spec)}"
         )
         refuse(spec.id, launch, reason, store, SYSTEM)
 
@@ -135,8 +135,15 @@ def _same_data(spec: JobSpec, experiment: object) -> None:
     if found != spec.data:
         raise ValueError(
             f"the data of {spec.entry_point} changed since the job was enlisted "
-            f"(digest {found}, enlisted {spec.data}); enlist the plan again"
+            f"(digest {found}, enlisted {spec.data}); {_mended(spec)}"
         )
+
+
+def _mended(spec: JobSpec) -> str:
+    return (
+        "enlist the plan again, or, where it is the same again as it was then, "
+        f"run `tenure retry {spec.id}`"
+    )
 
 
 def _restart_with(variables: Mapping[str, str]) -> None:

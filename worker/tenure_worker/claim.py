@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM, Clock
-from tenure_protocol.codec import Corrupt, encode
+from tenure_protocol.codec import Corrupt, NeverWritten, encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import (
     CLAIM_WINDOW_S,
@@ -56,11 +56,11 @@ def patiently(ask: Callable[[], T], clock: Clock = SYSTEM, patience_s: float = C
 
 
 def read_spec(store: Store, job: str) -> JobSpec:
-    """The spec of a job. Raises Corrupt (with the key) or StoreSilent."""
+    """The spec of a job. Raises Corrupt or NeverWritten (with the key), or StoreSilent."""
     key = keys.job(job)
     found = store.read(key)
     if isinstance(found, Missing):
-        raise Corrupt("no job of this id has been enlisted", key)
+        raise NeverWritten("no job of this id has been enlisted", key)
     spec = load(JobSpec, found.body, key)
     if spec.id != job:
         raise Corrupt(f"its content is that of job {spec.id}", key)

@@ -32,13 +32,26 @@ def _train(tenure: Tenure, experiment: Experiment) -> Mapping[str, object]:
     result = experiment.train(tenure, tenure.spec.config, tenure.spec.seed)
     if tenure.saved_step != tenure.step_number or tenure.saved_step == 0:
         raise ValueError(
-            f"train() returned at step {tenure.step_number} and its last milestone is of step "
-            f"{tenure.saved_step}; call tenure.milestone(save) after the last step, because the "
-            "files of the last milestone are the model"
+            f"train() returned {_unsaved(tenure.step_number, tenure.saved_step)}, because the files "
+            "of the last milestone are the model"
         )
     if not isinstance(result, Mapping):
         raise TypeError(f"train() returned {type(result).__name__}, not a dict of JSON values")
     return result
+
+
+def _unsaved(step: int, saved_step: int) -> str:
+    """What is missing for a model, and what to call.
+
+    >>> _unsaved(7, 0)
+    'at step 7 without any milestone; call tenure.milestone(save) after the last step'
+    """
+    save = "tenure.milestone(save) after the last step"
+    if step == 0:
+        return f"and never called tenure.step(); call it after every step of training, and {save}"
+    if saved_step == 0:
+        return f"at step {step} without any milestone; call {save}"
+    return f"at step {step} and its last milestone is of step {saved_step}; call {save}"
 
 
 def _evaluate(tenure: Tenure, experiment: Experiment) -> Mapping[str, object]:

@@ -333,6 +333,13 @@ TABLE: tuple[Row, ...] = (
 _BY_EVENT = {row.event: row for row in TABLE}
 
 
+_PARTICIPLE: dict[type[Event], str] = {
+    Reserve: "launched", Claim: "claimed", Hold: "renewed", Release: "released",
+    Finish: "finished", Ask: "asked to end", Revoke: "revoked", Resume: "resumed",
+    Rewind: "taken back", Cancel: "cancelled",
+}  # fmt: skip
+
+
 def transition(job: str, witness: Witness | None, event: Event) -> Witness | Refused:
     """The witness that ``event`` makes of this one, without a write_id; or why there is none.
 
@@ -345,8 +352,13 @@ def transition(job: str, witness: Witness | None, event: Event) -> Witness | Ref
     row = _BY_EVENT[type(event)]
     phase = witness.phase if witness else ABSENT
     if phase not in row.sources:
-        over = "; it is over" if phase in FINAL else ""
-        return Refused(f"no {row.event.__name__.lower()} from {phase}{over}")
+        if phase in FINAL:
+            return Refused(f"it is {phase}; it is over, so nothing about it can be changed")
+        *others, last = sorted(row.sources)
+        known = f"{', '.join(others)} or {last}" if others else last
+        return Refused(
+            f"it is {phase}, and only a job that is {known} can be {_PARTICIPLE[row.event]}"
+        )
     if phase == ABSENT and isinstance(event, Claim) and event.launch:
         return Refused("no dispatcher has announced this launch")
     # A witness that nothing has happened to yet; its phase is replaced by every row from absent.

@@ -37,6 +37,7 @@ class Unknown:
 
     reason: str
     locked: bool = False  # it has not been tried: a process of this machine holds the key's lock
+    full: bool = False  # the store has no room for it
 
 
 Outcome = Written | Lost | Unknown

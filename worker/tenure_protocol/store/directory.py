@@ -50,13 +50,18 @@ _FUTURE_S = 2.0
 
 
 class DirectoryStore:
-    """Objects as files under ``root``."""
+    """Objects as files under ``root``.
+
+    With ``read_only`` nothing under ``root`` is created or touched, so that a folder which this user
+    can only read suffices and a mistyped one is not made; writing then raises StoreUnusable.
+    """
 
     deadline_s = DEADLINE_S["file"]
 
-    def __init__(self, root: Path, clock: Clock = SYSTEM) -> None:
+    def __init__(self, root: Path, clock: Clock = SYSTEM, *, read_only: bool = False) -> None:
         self._root = root.absolute()
         self._clock = clock
+        self._read_only = read_only
         self._durable: set[Path] = set()
         kind = _file_system(self._root)
         if kind in NETWORK_FILE_SYSTEMS:
@@ -64,14 +69,21 @@ class DirectoryStore:
                 f"the store folder {self._root} lies on a network file system ({kind}), where two "
                 "machines may both win one write; use a local folder or an s3:// store"
             )
+        if read_only:
+            self._demand_readable()
+            return
         try:
             for part in (_TEMP, _LOCKS):
                 (self._root / part).mkdir(parents=True, exist_ok=True)
             self._temp(clock.nonce()).unlink()
         except OSError as error:
+            if _full(error):
+                raise StoreSilent(f"{self._root} cannot be written: {_words(error)}") from error
+            blocked = isinstance(error, (NotADirectoryError, FileExistsError))
+            first = "a file stands in its way" if blocked else "give this user write permission"
             raise StoreUnusable(
                 f"the store folder {self._root} cannot be written ({_words(error)}); "
-                "give this user write permission or set [store] url to another folder"
+                f"{first}{';' if blocked else ' or'} set [store] url to another folder"
             ) from error
         self._sweep()
 
@@ -144,7 +156,7 @@ class DirectoryStore:
         # own; a jump of that clock is why a watcher also demands a watch of its own. A file from
         # the future (the clock was set back since) would never age: its age begins now.
         age_s = self._clock.wall_s() - os.fstat(file.fileno()).st_mtime
-        if age_s < -_FUTURE_S:
+        if age_s < -_FUTURE_S and not self._read_only:
             os.utime(file.fileno())
         return max(0.0, age_s)
 
@@ -158,6 +170,7 @@ class DirectoryStore:
 
     def _conditional(self, key: str, body: bytes, etag: str | None) -> Outcome:
         path = self._path(key)
+        self._demand_writable()
         try:
             temp = self._temp(self._clock.nonce())
             try:
@@ -176,11 +189,12 @@ class DirectoryStore:
                 temp.unlink(missing_ok=True)
             self._sync_parents(path)
         except OSError as error:
-            return Unknown(f"{key} could not be written ({_words(error)})")
+            return Unknown(f"{key} could not be written ({_words(error)})", full=_full(error))
         return Written(_etag(body))
 
     def put_file(self, key: str, path: Path, progress: Progress | None = None) -> None:
         target = self._path(key)
+        self._demand_writable()
         try:
             temp = self._temp(self._clock.nonce())
             try:
@@ -202,7 +216,7 @@ class DirectoryStore:
                 raise  # it is the target's folder that does not exist
             return False
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if _full(error):
                 raise  # this machine's disk is full; the store is not silent
             raise StoreSilent(f"{key} could not be fetched ({_words(error)})") from error
         return True
@@ -211,6 +225,7 @@ class DirectoryStore:
         return None
 
     def delete(self, key: str) -> None:
+        self._demand_writable()
         try:
             self._path(key).unlink(missing_ok=True)
         except OSError as error:
@@ -220,6 +235,24 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
+
+    def _demand_readable(self) -> None:
+        try:
+            os.scandir(self._root).close()
+        except FileNotFoundError as error:
+            raise StoreUnusable(
+                f"there is no store folder {self._root}; correct [store] url or $TENURE_STORE, or "
+                "enlist something first: reading creates none"
+            ) from error
+        except OSError as error:
+            raise StoreUnusable(
+                f"the store folder {self._root} cannot be read ({_words(error)}); "
+                "give this user read permission or set [store] url to another folder"
+            ) from error
+
+    def _demand_writable(self) -> None:
+        if self._read_only:
+            raise StoreUnusable(f"the store folder {self._root} was opened for reading only")
 
     def _temp(self, name: str) -> Path:
         path = self._root / _TEMP / f"{os.getpid()}-{name}"
@@ -305,6 +338,10 @@ def _copy(source: Path, target: Path, progress: Progress | None) -> None:
                 progress(done, total)
         write.flush()
         os.fsync(write.fileno())
+
+
+def _full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _words(error: OSError) -> str:

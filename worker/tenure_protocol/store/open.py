@@ -13,15 +13,16 @@ from tenure_protocol.store.s3 import S3Store
 _MEMORY: dict[str, MemoryStore] = {}
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, read_only: bool = False) -> Store:
     """The store at ``file:/path``, ``s3://bucket/prefix?endpoint_url=...`` or ``memory:name``.
 
-    A memory store lives in this process: the same name gives the same store. Raises
-    :class:`StoreUnusable` with what is wrong and what to do.
+    A memory store lives in this process: the same name gives the same store. Opening a folder makes
+    it, unless it is ``read_only``; a bucket is never made. Raises :class:`StoreUnusable` with what is
+    wrong and what to do.
     """
     scheme, _, rest = url.partition(":")
     if scheme == "file" and rest:
-        return DirectoryStore(Path(unquote(rest.removeprefix("//"))))
+        return DirectoryStore(Path(unquote(rest.removeprefix("//"))), read_only=read_only)
     if scheme == "memory":
         return _MEMORY.setdefault(rest, MemoryStore(name=rest))
     if scheme == "s3" and rest.strip("/"):

@@ -23,6 +23,7 @@ from tenure_protocol.store.api import (
     StoreUnusable,
     Unknown,
     Written,
+    shown,
 )
 from tenure_protocol.store.settle import create_once
 
@@ -57,7 +58,9 @@ def safe(checks: tuple[Check, ...]) -> bool:
 
 
 def probe(store: Store, clock: Clock) -> tuple[Check, ...]:
-    """Try every condition in scratch keys and remove them. Raises StoreSilent when reads fail.
+    """Try every condition in scratch keys and remove them.
+
+    Raises StoreSilent when reads fail, and for a store that is full: what it keeps cannot be told.
 
     A check that failed and had no answer to one of its writes proves nothing: it is repeated, as long
     as the store can be read. One that answers reads and never a write does not keep the condition.
@@ -67,8 +70,10 @@ def probe(store: Store, clock: Clock) -> tuple[Check, ...]:
 
     def check(name: str, ask: Callable[[_Asked, str], Check]) -> Check:
         for count in range(_TRIES):
-            asked.unanswered = False
+            asked.unanswered, asked.full = False, ""
             found = ask(asked, f"{prefix}{name}-{count}")
+            if asked.full and asked.unanswered and not found.ok:
+                raise StoreSilent(f"the store {shown(store.url)} takes no writes: {asked.full}")
             if found.ok or not asked.unanswered:
                 break
             store.read(KEY)
@@ -100,6 +105,7 @@ class _Asked:
         self.read = store.read
         self.list = store.list
         self.unanswered = False
+        self.full = ""  # why a write found no room
         self.keys: set[str] = set()
         self._store = store
 
@@ -115,6 +121,8 @@ class _Asked:
 
     def _noted(self, outcome: Outcome) -> Outcome:
         self.unanswered = self.unanswered or isinstance(outcome, Unknown)
+        if isinstance(outcome, Unknown) and outcome.full:
+            self.full = outcome.reason
         return outcome
 
 
@@ -139,7 +147,7 @@ def demand_safe(store: Store, clock: Clock) -> None:
     if not safe(checks):
         broken = "; ".join(f"{c.name} ({c.detail})" for c in checks if not c.ok)
         raise StoreUnusable(
-            f"the store {store.url.partition('?')[0]} does not keep its conditions: {broken}; "
+            f"the store {shown(store.url)} does not keep its conditions: {broken}; "
             "two workers could both win, so it is refused"
         )
 

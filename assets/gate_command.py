@@ -1,9 +1,8 @@
-"""``tenure gate check`` and ``tenure deploy``."""
+"""``tenure gate check`` and ``tenure deploy``: of a record, or of what a plan would deploy."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,18 +12,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from assets.chain import Chain, Incomplete
 from gates.check import check_record
+from gates.lookup import find_record, retrains
 from gates.verdict import Verdict, deployable
-from tenure.bad_input import read_text
+from tenure.cli.workplace import Config
 from tenure.dispatch.registry import open_settings_store
-from tenure.errors import Blocked, StoreOutOfReach, UsageError
+from tenure.errors import Blocked, StoreOutOfReach
+from tenure.plan.file import Plan, demand_own_name, load_plan
 from tenure.settings import Settings, load_settings
+from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
-from tenure_protocol.records import ModelRecord, load
+from tenure_protocol.records import ModelRecord
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 
-_ID = re.compile(r"[a-z2-7]{26}")
 _COLOURS = {"PASS": "green", "BLOCK": "red", "NOT_ENOUGH_SEEDS": "yellow"}
 
 app = typer.Typer(help="May a model be deployed?", no_args_is_help=True)
@@ -32,10 +34,10 @@ app = typer.Typer(help="May a model be deployed?", no_args_is_help=True)
 Record = Annotated[
     str,
     typer.Argument(
-        metavar="RECORD", help="A record's JSON file, its id, or a plan file: its newest retrain."
+        metavar="RECORD",
+        help="A record's JSON file, its id, or a plan file: what it would deploy as it stands.",
     ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", help="The tenure.toml to use.")]
 
 
 @app.callback()
@@ -49,15 +51,21 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
     config: Config = None,
 ) -> None:
-    """Ask every gate. Exit code 0: deployable, 1: not, 2: bad input, 3: store out of reach."""
+    """Ask every gate. Exit code 0: deployable, 1: not, 2: bad input, 3: store out of reach.
+
+    Reads only: in the store, and where the store would be, nothing changes.
+    """
     settings = load_settings(config)
-    store = open_settings_store(settings)
+    plan = _plan(record, settings)
+    store = open_settings_store(settings, read_only=True)
+    name = None
     try:
-        found = find_record(record, store, settings)
-        verdicts = check_record(store, found) if found else [_no_retrain(record)]
+        found = _of_plan(store, plan, settings) if plan else find_record(record, store)
+        name, verdicts = found.id, check_record(store, found)
+    except _NoRecord as error:
+        verdicts = [Verdict("generation", "BLOCK", str(error))]
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
-    name = found.id if found else None
     if as_json:
         typer.echo(json.dumps(answer(name, verdicts), indent=2))
     else:
@@ -78,11 +86,10 @@ def deploy(
     from gates.warrant import load_deploy_key
 
     settings = load_settings(config)
+    plan = _plan(record, settings)
     store = open_settings_store(settings)
     try:
-        found = find_record(record, store, settings)
-        if found is None:
-            raise Blocked(_no_retrain(record).reason)
+        found = _of_plan(store, plan, settings) if plan else find_record(record, store)
         key = load_deploy_key(settings.gates.deploy_key, settings.root)
         done = deployment.deploy(store, found, key, name or found.experiment)
     except StoreSilent as error:
@@ -106,55 +113,44 @@ def answer(record: str | None, verdicts: Sequence[Verdict]) -> dict[str, object]
     }
 
 
-def find_record(name: str, store: Store, settings: Settings) -> ModelRecord | None:
-    """The record a person named; ``None`` for a plan whose experiment has no retrain yet.
+class _NoRecord(Blocked):
+    """A plan that as it stands now would deploy nothing; the message says why."""
 
-    Raises UsageError for a name that leads nowhere and a file that holds no record.
-    """
+
+def _plan(name: str, settings: Settings) -> Plan | None:
+    """The plan a person named; ``None`` for a record. Raises UsageError."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        from tenure.plan.file import load_plan
-
-        return _newest_retrain(store, load_plan(path, settings).name)
-    if path.exists() or path.suffix == ".json":
-        return _read(read_text(path, "record").encode(), str(path))
-    if not _ID.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is no file here and no record's id (26 of a-z and 2-7); "
-            "name a record's JSON file, a record's id, or a plan file"
-        )
-    for entry in store.list(keys.models()):
-        if entry.key.endswith(f"/{name}.json"):
-            return _stored(store, entry.key)
-    raise UsageError(f"the store at {store.url} holds no model record {name}")
+    if path.suffix not in (".yaml", ".yml"):
+        return None
+    plan = load_plan(path, settings, check_import=True)
+    demand_own_name(plan, settings)
+    return plan
 
 
-def _newest_retrain(store: Store, experiment: str) -> ModelRecord | None:
-    rows = sorted(store.list(keys.models(experiment)), key=lambda row: row.age_s)
-    for row in rows:
-        found = _stored(store, row.key)
-        if found.generation == 2:
-            return found
-    return None
+def _of_plan(store: Store, plan: Plan, settings: Settings) -> ModelRecord:
+    """The record that the plan as it stands now would deploy: that of its very jobs and terms.
 
-
-def _stored(store: Store, key: str) -> ModelRecord:
-    found = store.read(key)
-    if isinstance(found, Missing):
-        raise StoreSilent(f"{key} is listed and cannot be read")
-    return _read(found.body, key)
-
-
-def _read(body: bytes, where: str) -> ModelRecord:
+    A record of the same name is not enough: terms, grid, code, data or seeds may have changed since.
+    Writes nothing. Raises _NoRecord.
+    """
+    chain = Chain(store, plan, settings, SYSTEM, keep_records=False)
     try:
-        return load(ModelRecord, body, where)
-    except Corrupt as error:
-        raise UsageError(f"{error}; it is no model record of this version") from None
-
-
-def _no_retrain(plan: str) -> Verdict:
-    reason = f"{plan} has no generation-2 record yet, so nothing of it can be deployed"
-    return Verdict("generation", "BLOCK", reason)
+        record = chain.second_generation()
+        if isinstance(store.read(keys.model(record.experiment, record.id)), Missing):
+            raise Blocked(
+                f"its jobs are finished and record {record.id} is not written yet; "
+                f"`tenure run {plan.file}` writes it"
+            )
+        return record
+    except (Blocked, Incomplete) as error:
+        said = f"{plan.name} as it stands now has no generation-2 record to deploy: {error}"
+        older = next(retrains(store, plan.name), None)
+        if older is not None:
+            differences = ", ".join(chain.differences(older)) or "jobs that are not the plan's"
+            said += f". The newest there is, {older.id}, is not of this plan: it has {differences}"
+        if isinstance(error, Incomplete):
+            said += f". `tenure run {plan.file}` plays it"
+        raise _NoRecord(said) from None
 
 
 def _table(record: str, verdicts: Sequence[Verdict]) -> Table:
