@@ -13,7 +13,7 @@ from tenure.errors import UsageError
 def key(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A file that is not there yet.")],
 ) -> None:
-    """Make a deploy key: the private half in PATH (mode 600), the public one in PATH.pub."""
+    """Make a deploy key: PATH (mode 600), its public half in PATH.pub."""
     from tenure.deploy_key import write_key
 
     path = path.expanduser()
