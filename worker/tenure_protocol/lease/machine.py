@@ -354,8 +354,7 @@ def transition(job: str, witness: Witness | None, event: Event) -> Witness | Ref
     if phase not in row.sources:
         if phase in FINAL:
             return Refused(f"it is {phase}; it is over, so nothing about it can be changed")
-        *others, last = sorted(row.sources)
-        known = f"{', '.join(others)} or {last}" if others else last
+        known = " or ".join(sorted(row.sources)) or "nothing"
         return Refused(
             f"it is {phase}, and only a job that is {known} can be {_PARTICIPLE[row.event]}"
         )
