@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from tenure.cli import app, group, release
+from tenure.cli.workplace import OneJob
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
@@ -30,8 +31,10 @@ from tenure_protocol.lease.machine import (
     Finish,
     Hold,
     Move,
+    Refused,
     Release,
     Reserve,
+    transition,
 )
 from tenure_protocol.records import (
     Holder,
@@ -352,6 +355,22 @@ def test_a_corrupt_witness_stops_its_job_alone(tenure: Run, shop: Shop, body: by
     assert row(tenure, again)["phase"] == "absent"
 
 
+def test_a_witness_of_a_newer_protocol_is_left_to_a_newer_tenure(tenure: Run, shop: Shop) -> None:
+    """Nothing is wrong with it: a second run beside it would be waste, and bad advice."""
+    shop.enlist(spec())
+    shop.apply(spec(), RESERVE, CLAIM)
+    body = shop.store.read(keys.witness_of(spec()))
+    assert isinstance(body, Found)
+    newer = body.body.replace(b'"protocol":1', b'"protocol":2')
+    assert newer != body.body
+    shop.put(keys.witness_of(spec()), newer)
+    for command in ("retry", "revoke", "cancel", "pause", "resume"):
+        ended = tenure(command, spec().id)
+        assert ended.code == 1 and "speaks protocol 2, this Tenure speaks 1" in ended.err
+        assert "tenure retry" not in ended.err
+    assert isinstance(shop.store.read(keys.job(spec(run=1).id)), Missing)
+
+
 @pytest.mark.parametrize("body", [b"no JSON", encode(spec(9)), b'{"experiment": "first"}'])
 def test_a_corrupt_spec_stops_its_job_alone(tenure: Run, shop: Shop, body: bytes) -> None:
     bad, good = spec(0), spec(1)
@@ -531,6 +550,24 @@ def test_resume_from_an_earlier_milestone(tenure: Run, shop: Shop) -> None:
     w = shop.apply(spec())
     assert (w.phase, w.held_back, w.pointer) == ("revoked", False, None)
     shop.apply(spec(), RESERVE, Claim(2, "another", 30.0))  # a dispatcher and a worker go on
+
+
+def test_no_dispatcher_may_launch_a_job_between_its_revocation_and_its_new_pointer(
+    tenure: Run, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.enlist(spec())
+    line(shop, spec(), 10, 20)
+    real, seen = OneJob.change, []
+
+    def changed(found: OneJob, event: Callable[[Witness | None], Event]) -> Witness:
+        w = real(found, event)
+        seen.append((w.pointer and w.pointer.step, transition(w.job, w, RESERVE)))
+        return w
+
+    monkeypatch.setattr(OneJob, "change", changed)
+    assert tenure("resume", spec().id, "--from", "10").code == 0
+    assert [step for step, _ in seen] == [20, 10, 10]
+    assert [isinstance(launched, Refused) for _, launched in seen] == [True, True, False]
 
 
 def test_resume_from_names_what_there_is(tenure: Run, shop: Shop) -> None:

@@ -103,6 +103,11 @@ def test_what_is_installed_is_the_environments(root: Path, monkeypatch: pytest.M
     assert code.code_digest(ENTRY) == before
 
 
+@pytest.mark.parametrize("name", ["json.decoder", "tenure_worker.code", "tenure.statistics"])
+def test_the_standard_library_and_tenure_are_not_the_users_own(name: str) -> None:
+    assert code._own_modules(name) == {}
+
+
 @pytest.mark.parametrize(
     "text", ["def half(:\n", "import shop_nowhere.at_all\n", "from ....... import x\n", "\x00"]
 )

@@ -44,12 +44,23 @@ from tenure_protocol.lease.client import (
     change,
     read_witness,
 )
-from tenure_protocol.lease.machine import Cancel, Finish, Hold, Release, Reserve
-from tenure_protocol.records import Intent, JobSpec, Refusal, SettlementRecord, load
+from tenure_protocol.lease.machine import (
+    Cancel,
+    Finish,
+    Hold,
+    Move,
+    Release,
+    Reserve,
+    Resume,
+    Revoke,
+    Rewind,
+)
+from tenure_protocol.records import Intent, JobSpec, Pointer, Refusal, SettlementRecord, load
 from tenure_protocol.store.api import Found, Outcome, Store, StoreSilent
 from tenure_protocol.store.api import Unknown as NoAnswer
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
+from tenure_worker import exits
 from tests.fake_clock import FakeClock
 from tests.faulty_store import FaultyStore
 
@@ -225,6 +236,26 @@ def test_an_operators_revocations_cost_no_budget() -> None:
         assert Execution(bench.store, {}, SYSTEM, "ann").revoke(bench.jobs[0], "x") == Revoked()
     bench.dispatcher.tick()
     assert len(bench.runner.launched) == 11
+
+
+def test_a_person_who_sends_a_job_back_to_its_start_begins_the_count_anew() -> None:
+    """A snapshot that nobody could read is gone from the line: the next worker is the first."""
+    bench = Bench()
+    bench.dispatcher.tick()
+    first = bench.claim()
+    move = Move(Pointer(1, 10, 1, 1, "0" * 64), None)
+    first.write(Hold(first.holder, first.attempt, 100.0, move=move))
+    first.write(Release(first.holder, first.attempt, exits.PROTOCOL, "its snapshot is corrupt"))
+    bench.dispatcher.tick()
+    memory = bench.dispatcher.world.jobs[bench.jobs[0]]
+    assert memory.unreadable == 1
+    for event in (Revoke("ann", "poisoned", held_back=True), Rewind("ann", None), Resume("ann")):
+        stored = read_witness(bench.store, keys.witness("e", memory.job))
+        done = change(bench.store, keys.witness("e", memory.job), memory.job, stored, event, SYSTEM)
+        assert isinstance(done, Applied)
+    bench.dispatcher.tick()
+    assert (memory.unreadable, memory.strikes) == (0, 0)
+    assert bench.runner.launched[-1].launch == 3
 
 
 def test_a_decision_holds_for_the_body_it_was_made_from_alone() -> None:
