@@ -6,13 +6,14 @@ imported inside functions. Credentials come from the environment, as the store's
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from pipelines.extras import demand
 from tenure.errors import UsageError
-from tenure_protocol.store.api import shown
+from tenure_protocol.store.api import StoreUnusable
+from tenure_protocol.store.s3 import parse_url
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
@@ -45,17 +46,9 @@ class Bucket:
         if not url.startswith("s3:"):
             return None
         try:
-            parts = urlsplit(url)
-            options = dict(parse_qsl(parts.query))
-            hosts = parts.netloc, urlsplit(options.get("endpoint_url", "")).netloc
-        except ValueError as error:  # a bracket that is not closed
-            raise UsageError(f"the store {shown(url)}: {error}; write s3://BUCKET/PREFIX") from None
-        if any("@" in host for host in hosts):
-            raise UsageError(
-                f"the store {shown(url)}: credentials in the URL would end up in Dagster's files; "
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"
-            )
-        name, prefix = parts.netloc, parts.path.strip("/")
+            name, prefix, options = parse_url(url)
+        except StoreUnusable as error:  # credentials would end up in Dagster's files
+            raise UsageError(str(error)) from None
         return cls(name, prefix, options.get("endpoint_url"), options.get("region"))
 
     @property
@@ -87,8 +80,8 @@ class Bucket:
 
 def demand_dagster_aws() -> None:
     """Raises UsageError where the package is missing."""
-    if importlib.util.find_spec("dagster_aws") is None:
-        raise UsageError(
-            "with an s3:// store Dagster reaches the bucket through dagster-aws, which is not "
-            "installed; pip install -c constraints.txt -e '.[dagster,s3]'"
-        )
+    demand(
+        "dagster_aws",
+        "with an s3:// store Dagster reaches the bucket through dagster-aws, which is not installed; "
+        "pip install -c constraints.txt -e '.[dagster,s3]'",
+    )

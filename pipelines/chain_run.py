@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Watch = Callable[[str, Count, str], None]  # stage, its numbers, what its first open job waits for
 State = Literal["done", "blocked", "not reached"]
 DRAIN_S = 60.0
-_DRAIN_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,9 @@ def _play(workshop: _Workshop, plan: Plan, listener: _Listener) -> ChainOutcome:
         workshop.dispatcher.keep_watching()
         try:
             result = _execute(instance, workshop, plan)
-            drained = _drained(workshop, plan.name)
+            drained = workshop.dispatcher.drain(
+                DRAIN_S, experiment=plan.name, report=lambda _: workshop.look()
+            )
         finally:
             workshop.close()
         seconds = {
@@ -179,18 +180,6 @@ def _execute(
     return definitions.resolve_job_def(CHAIN).execute_in_process(
         instance=instance, partition_key=plan.name, raise_on_error=False, run_config=quiet
     )
-
-
-def _drained(workshop: _Workshop, experiment: str) -> bool:
-    """Whether the plan's launches are all closed, within ``DRAIN_S``. Raises Interrupted."""
-    end_s = workshop.clock.monotonic_s() + DRAIN_S
-    while True:
-        workshop.look()
-        if workshop.dispatcher.drain(0.0, experiment=experiment):
-            return True
-        if workshop.clock.monotonic_s() >= end_s:
-            return False
-        workshop.clock.sleep(_DRAIN_EVERY_S)
 
 
 @dataclass(frozen=True)

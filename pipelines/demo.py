@@ -24,8 +24,7 @@ from runners.own_process import OwnProcessRunner, live_processes
 from tenure.cli.own_name import own_name
 from tenure.deploy_key import write_key
 from tenure.dispatch.contract import Receipt
-from tenure.dispatch.loop import Dispatcher, Tick
-from tenure.dispatch.world import Bill
+from tenure.dispatch.loop import Dispatcher, Tick, receipt_of
 from tenure.errors import Blocked, UsageError
 from tenure.plan.file import load_plan
 from tenure.settings import absolute_store_url, load_settings
@@ -218,14 +217,15 @@ class Faults:
         if w.phase != "held" or w.holder is None or w.pointer is None:
             return None
         bill = dispatcher.world.bills.get((w.job, w.holder.launch))
-        pid = bill.receipt.handle.get("pid") if bill and bill.receipt else None
-        if w.pointer.ordinal < MILESTONES or bill is None or not isinstance(pid, int):
+        made = bill.receipt if bill else None
+        pid = made.handle.get("pid") if made else None
+        if w.pointer.ordinal < MILESTONES or made is None or not isinstance(pid, int):
             return None
         try:
             process = psutil.Process(pid)
         except psutil.NoSuchProcess:
             return None
-        return _Victim(w.job, w.holder.launch, w.attempt, w.pointer, _receipt(bill), process)
+        return _Victim(w.job, w.holder.launch, w.attempt, w.pointer, receipt_of(made), process)
 
     def _wake_when_deposed(self, dispatcher: Dispatcher, victim: _Victim) -> None:
         memory = dispatcher.world.jobs[victim.job]
@@ -281,9 +281,3 @@ class Faults:
         except (Corrupt, StoreSilent) as error:
             return [str(error)]
         return []
-
-
-def _receipt(bill: Bill) -> Receipt:
-    assert bill.receipt is not None
-    made = bill.receipt
-    return Receipt((bill.job,), made.runner, made.name, made.card, made.at_s, made.handle)

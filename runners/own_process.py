@@ -87,7 +87,7 @@ class OwnProcessRunner:
             leaders = [process for process in _bearers(job.name) if _leads(process)]
             if not leaders:
                 self._take_slot(job)
-            found = leaders[0] if leaders else self._spawn(job, folder)
+            found = leaders[0] if leaders else self._spawn(job)
         handle = {"pid": found.pid, "started": _started(found.pid)}
         return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, handle)
 
@@ -136,8 +136,11 @@ class OwnProcessRunner:
 
     def output(self, receipt: Receipt) -> Path | None:
         """The file on this machine that holds what the process wrote, if there is one."""
-        path = self._site.root / _FOLDER / f"{receipt.name}.log"
+        path = self._log(receipt.name)
         return path if path.is_file() else None
+
+    def _log(self, name: str) -> Path:
+        return self._site.root / _FOLDER / f"{name}.log"
 
     def _end(self, receipt: Receipt) -> str | None:
         """The end that whoever started the process has noted in its output, unless all was well."""
@@ -184,9 +187,10 @@ class OwnProcessRunner:
         if running >= self._config.slots:
             raise NoSlots(f"{running} workers of runner {self._name} run here already")
 
-    def _spawn(self, job: Job, folder: Path) -> psutil.Process:
+    def _spawn(self, job: Job) -> psutil.Process:
+        output = self._log(job.name)
         try:
-            with (folder / f"{job.name}.log").open("ab") as log:
+            with output.open("ab") as log:
                 child = subprocess.Popen(
                     [self._config.python, "-m", "tenure_worker"],
                     cwd=self._site.root,
@@ -199,7 +203,7 @@ class OwnProcessRunner:
         except OSError as error:
             raise Rejected(f"cannot start {self._config.python}: {error}") from error
         self._children[child.pid] = child
-        self._outputs[child.pid] = folder / f"{job.name}.log"
+        self._outputs[child.pid] = output
         try:
             return psutil.Process(child.pid)
         except psutil.NoSuchProcess as error:

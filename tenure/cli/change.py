@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
-from tenure.cli.workplace import Config, JobName, OneJob, Reason, open_job, operator, plan_records
+from tenure.cli.workplace import (
+    ASKED,
+    Config,
+    JobName,
+    OneJob,
+    Reason,
+    open_job,
+    operator,
+    plan_records,
+)
 from tenure.errors import Blocked
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease.machine import Ask, Cancel, Event, Revoke
 from tenure_protocol.records import FINAL, PlanRecord, Witness
-
-_ASKED = "asked on the command line"
 
 
 def retry(job: JobName, config: Config = None) -> None:
@@ -58,7 +65,7 @@ def _newest_record(found: OneJob) -> PlanRecord:
     return [record for record in records if record.plan == plans[-1]][-1]
 
 
-def revoke(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:
+def revoke(job: JobName, reason: Reason = ASKED, config: Config = None) -> None:
     """Take a job away from its holder; it goes on elsewhere.
 
     Launches so far may no longer claim it. The next one resumes from the last milestone.
@@ -70,7 +77,7 @@ def revoke(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None
 
 def pause(
     job: JobName,
-    reason: Reason = _ASKED,
+    reason: Reason = ASKED,
     within_s: Annotated[
         float, typer.Option(min=0.0, help="Seconds a holder has for a last milestone.")
     ] = 60.0,
@@ -81,7 +88,7 @@ def pause(
     A holder is asked to write a last milestone first.
     """
     found = open_job(config, job)
-    by = operator() if reason == _ASKED else f"{operator()} ({reason})"
+    by = operator() if reason == ASKED else f"{operator()} ({reason})"
 
     def event(w: Witness | None) -> Event:
         if w and w.phase == "held":
@@ -98,7 +105,7 @@ def pause(
         typer.echo(f"job {found.id} is held back; `tenure resume {found.id}` lets it go on")
 
 
-def cancel(job: JobName, reason: Reason = _ASKED, config: Config = None) -> None:
+def cancel(job: JobName, reason: Reason = ASKED, config: Config = None) -> None:
     """End a job without a result, for good.
 
     `tenure retry` would be another run.

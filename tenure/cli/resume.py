@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from tenure.cli.workplace import Config, JobName, OneJob, Reason, open_job, operator
+from tenure.cli.workplace import ASKED, Config, JobName, OneJob, Reason, open_job, operator
 from tenure.errors import Blocked, UsageError
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.machine import Event, Resume, Revoke, Rewind
-from tenure_protocol.records import FINAL, Manifest, Pointer, Witness, load
+from tenure_protocol.lease.machine import Resume, Revoke, Rewind
+from tenure_protocol.records import FINAL, Manifest, Pointer, load
 from tenure_protocol.store.api import Found, Store
 from tenure_worker.snapshot import read_manifest
 
@@ -26,7 +25,7 @@ def resume(
         str | None,
         typer.Option("--from", metavar="STEP", help="A milestone's step, or start."),
     ] = None,
-    reason: Reason = "asked on the command line",
+    reason: Reason = ASKED,
     config: Config = None,
 ) -> None:
     """Let a job that was held back go on, or begin again at --from.
@@ -58,25 +57,14 @@ def rewind(found: OneJob, origin: str, reason: str) -> Pointer | None:
             + (" and has no milestone yet" if w and w.phase not in FINAL else "")
             + ", so there is nothing to go back to"
         )
-    _pick(ancestors(found.place.store, found.id, w.pointer), origin, w.pointer)
-    if w.phase != "revoked":
-        w = found.change(_once("revoked", Revoke(operator(), reason, held_back=True)))
-    # The holder may have moved the pointer before it was deposed: choose again on what is there.
-    assert w.pointer is not None
+    # Should the holder move the pointer before it is deposed, an ancestor is an ancestor still.
     target = _pick(ancestors(found.place.store, found.id, w.pointer), origin, w.pointer)
+    if w.phase != "revoked":
+        found.change(lambda _: Revoke(operator(), reason, held_back=True))
     w = found.change(lambda _: Rewind(operator(), target))
     if w.held_back:
         found.change(lambda _: Resume(operator()))
     return target
-
-
-def _once(phase: str, event: Event) -> Callable[[Witness | None], Event]:
-    def decide(w: Witness | None) -> Event:
-        if w and w.phase == phase:  # somebody else did it meanwhile, perhaps not held back
-            raise Blocked(f"the job was {phase} by {w.by} under this command; run it again")
-        return event
-
-    return decide
 
 
 def ancestors(store: Store, job: str, pointer: Pointer) -> list[Pointer]:

@@ -27,6 +27,7 @@ from tenure_worker.claim import read_spec
 Config = Annotated[Path | None, typer.Option("--config", help="The tenure.toml to use.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or how it begins.")]
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+ASKED = "asked on the command line"  # where a person gives no reason
 Reason = Annotated[str, typer.Option(help="Kept in the witness, for whoever asks why.")]
 
 _PREFIX = re.compile(r"[a-z2-7]{1,26}")

@@ -86,7 +86,8 @@ def launch_name(store_url: str, job: str, launch: int) -> str:
     return f"tenure-{short_id(store_url.encode())[:8]}-{job}-{launch:05d}"
 
 
-def _receipt(record: LaunchReceipt) -> Receipt:
+def receipt_of(record: LaunchReceipt) -> Receipt:
+    """What a runner gave for a launch, as it is stored."""
     return Receipt(
         (record.job,), record.runner, record.name, record.card, record.at_s, record.handle
     )
@@ -101,6 +102,9 @@ class Dispatcher:
         self._clock = clock
         self.name = name or f"dispatcher-{clock.nonce()}"
         self._parked = {rung.name: _Parking() for rung in rungs}
+        self._knowing: dict[str, KnowsEnds] = {
+            rung.name: rung.runner for rung in rungs if isinstance(rung.runner, KnowsEnds)
+        }
         self._watching: list[bool] = []  # emptied to end the thread it was made for
         self._lock = RLock()  # one round at a time: Dagster may cut a tick and begin another
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
@@ -114,7 +118,7 @@ class Dispatcher:
             return self._tick()
 
     def _tick(self) -> Tick:
-        self.world.observe()
+        self._observe()
         self._make_pending()
         decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
         unmade: dict[str, str] = {}
@@ -133,9 +137,14 @@ class Dispatcher:
     def look(self) -> Tick:
         """Observe and decide, and do nothing: what ``tenure why`` and ``status`` show."""
         with self._lock:
-            self.world.observe()
+            self._observe()
             decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
             return Tick(tuple(decisions), dict(self.world.troubles))
+
+    def _observe(self) -> None:
+        self.world.observe()
+        if self._knowing:
+            self._note_ends()
 
     def snapshot(self) -> Snapshot:
         """Everything a decision depends on, as seen by the last observation.
@@ -153,7 +162,6 @@ class Dispatcher:
             )
             for name, rung in self.rungs.items()
         }
-        self._note_ends()
         views = self.world.job_views()
         self._decided = {view.job: view.etag for view in views}
         unseen = "" if self.world.bills_seen else "the open launches cannot be read yet"
@@ -173,9 +181,8 @@ class Dispatcher:
                 continue
             if w.phase not in ("expected", "held"):
                 continue
-            rung = self.rungs.get(bill.receipt.rung)
-            if rung and isinstance(rung.runner, KnowsEnds):
-                memory.ended = rung.runner.ended(_receipt(bill.receipt)) or ""
+            if runner := self._knowing.get(bill.receipt.rung):
+                memory.ended = runner.ended(receipt_of(bill.receipt)) or ""
 
     def follow(
         self,
@@ -205,7 +212,11 @@ class Dispatcher:
             self._clock.sleep(every_s)
 
     def drain(
-        self, for_s: float = 60.0, every_s: float = 0.5, experiment: str | None = None
+        self,
+        for_s: float = 60.0,
+        every_s: float = 0.5,
+        experiment: str | None = None,
+        report: Callable[[Tick], None] | None = None,
     ) -> bool:
         """Close bills until none is open (of one experiment, if named), at most ``for_s`` seconds.
 
@@ -213,7 +224,10 @@ class Dispatcher:
         """
         end_s = self._clock.monotonic_s() + for_s
         while True:
-            for action, reason in self.look().decisions:
+            tick = self.look()
+            if report:
+                report(tick)
+            for action, reason in tick.decisions:
                 if isinstance(action, decide.ReleaseBill):
                     self._release(action, reason)
             jobs = self.world.jobs
@@ -420,7 +434,7 @@ class Dispatcher:
             return Pending(f"tenure.toml has no rung {bill.intent.rung} to close it with")
         made = bill.receipt
         receipt = (
-            _receipt(made)
+            receipt_of(made)
             if made
             else Receipt(
                 (bill.job,), bill.intent.runner, bill.intent.name, rung.card, bill.intent.at_s

@@ -96,7 +96,7 @@ class DirectoryStore:
     def read(self, key: str) -> Found | Missing:
         try:
             with self._path(key).open("rb") as file:
-                age_s = self._age_s(file)
+                age_s = self._age_s(file, os.fstat(file.fileno()).st_mtime)
                 body = file.read()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return Missing()
@@ -149,13 +149,13 @@ class DirectoryStore:
                 etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
             else:
                 etag = _etag(file.read())
-            return Entry(key, etag, stat.st_size, self._age_s(file))
+            return Entry(key, etag, stat.st_size, self._age_s(file, stat.st_mtime))
 
-    def _age_s(self, file: BinaryIO) -> float:
+    def _age_s(self, file: BinaryIO, written_s: float) -> float:
         # The kernel stamps files with this machine's wall clock, so this difference is the store's
         # own; a jump of that clock is why a watcher also demands a watch of its own. A file from
         # the future (the clock was set back since) would never age: its age begins now.
-        age_s = self._clock.wall_s() - os.fstat(file.fileno()).st_mtime
+        age_s = self._clock.wall_s() - written_s
         if age_s < -_FUTURE_S and not self._read_only:
             os.utime(file.fileno())
         return max(0.0, age_s)

@@ -77,19 +77,7 @@ class S3Store:
     deadline_s = DEADLINE_S["s3"]
 
     def __init__(self, url: str, clock: Clock = SYSTEM) -> None:
-        try:
-            parts = urlsplit(url)
-            options = dict(parse_qsl(parts.query))
-            endpoint = urlsplit(options.get("endpoint_url", ""))
-        except ValueError as error:  # a bracket that is not closed
-            raise StoreUnusable(
-                f"the store URL {shown(url)!r} cannot be read; write s3://BUCKET/PREFIX"
-            ) from error
-        if "@" in parts.netloc + parts.path + endpoint.netloc:
-            raise StoreUnusable(
-                f"the store URL {shown(url)!r} has an '@' in it; credentials do not belong in a URL, "
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            )
+        self._bucket, prefix, options = parse_url(url)
         if unknown := sorted(set(options) - _OPTIONS):
             raise StoreUnusable(
                 f"the store URL has the unknown option {unknown[0]!r}; "
@@ -100,8 +88,6 @@ class S3Store:
         # Hetzner takes an ETag without its quotes alone; `tenure store check` tells.
         self._unquoted = options.get("etags") == "unquoted"
         self.url = url
-        self._bucket = parts.netloc
-        prefix = parts.path.strip("/")
         if prefix and {"", ".", ".."} & set(prefix.split("/")):
             raise StoreUnusable(
                 f"the prefix {prefix!r} of the store URL has an empty part, '.' or '..' in it, which "
@@ -297,6 +283,13 @@ class S3Store:
 
     def _within(self, call: Callable[[], T], key: str) -> T | None:
         """Run a call in a thread of its own; ``None`` when it has not ended by the deadline."""
+        answer = self._beside(call, "tenure-s3").get(self.deadline_s)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _beside(self, call: Callable[[], T], name: str) -> Mailbox[T | Exception]:
+        """Run a call in a thread of its own; the box will hold what it returns or raises."""
         box: Mailbox[T | Exception] = self._clock.mailbox(1)
 
         def run() -> None:
@@ -305,11 +298,8 @@ class S3Store:
             except Exception as error:
                 box.put(error)
 
-        self._clock.spawn(run, "tenure-s3")
-        answer = box.get(self.deadline_s)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        self._clock.spawn(run, name)
+        return box
 
     def put_file(self, key: str, path: Path, progress: Progress | None = None) -> None:
         """Upload in parts where it is large, and look afterwards that all of it is there."""
@@ -376,16 +366,12 @@ class S3Store:
         """
         moved: list[int] = []
         furthest = 0
-        box: Mailbox[Exception | bool] = self._clock.mailbox(1)
 
-        def work() -> None:
-            try:
-                run(moved.append)
-                box.put(True)
-            except Exception as error:
-                box.put(error)
+        def work() -> bool:
+            run(moved.append)
+            return True
 
-        self._clock.spawn(work, "tenure-s3-transfer")
+        box = self._beside(work, "tenure-s3-transfer")
         while True:
             ended = box.get(_TELL_EVERY_S)
             furthest = max(furthest, sum(moved))
@@ -448,6 +434,30 @@ class S3Store:
             return type(error).__name__
         code = _code(error)
         return f"{code}: {self._skew(error)}" if code == _SKEWED else code
+
+
+def parse_url(url: str) -> tuple[str, str, dict[str, str]]:
+    """Bucket, prefix without slashes at its ends, and options of a store's URL.
+
+    Raises StoreUnusable for one that cannot be read or that holds credentials.
+
+    >>> parse_url("s3://b/p/q/?region=eu-west-1")
+    ('b', 'p/q', {'region': 'eu-west-1'})
+    """
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query))
+        endpoint = urlsplit(options.get("endpoint_url", ""))
+    except ValueError as error:  # a bracket that is not closed
+        raise StoreUnusable(
+            f"the store URL {shown(url)!r} cannot be read; write s3://BUCKET/PREFIX"
+        ) from error
+    if "@" in parts.netloc + parts.path + endpoint.netloc:
+        raise StoreUnusable(
+            f"the store URL {shown(url)!r} has an '@' in it; credentials do not belong in a URL, "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    return parts.netloc, parts.path.strip("/"), options
 
 
 class _Stray(Exception):
