@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -9,6 +10,10 @@ import pytest
 
 from tests import seaweed as server
 from tests.hostile_proxy import HostileProxy, hostile_proxy
+
+# A suite that a script starts in the background is born with SIGINT ignored, and so is all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
