@@ -15,7 +15,7 @@ $(STAMP): constraints.txt pyproject.toml worker/pyproject.toml
 	@echo "== install: the pinned packages into .venv (two to four minutes the first time)"
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tenure needs Python 3.11 or newer; set PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(PIP) install -c constraints.txt -e ./worker -e '.[dagster,s3,example,dev]'
+	@$(PIP) install -c constraints.txt -e ./worker -e '.[dagster,s3,example,kaggle,modal,lightning,runpod,vast,dev]'
 	@touch $@
 
 demo: $(STAMP)

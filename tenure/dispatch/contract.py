@@ -186,11 +186,17 @@ class SpawnedElsewhere(NoSlots):
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a configuration of a runner can take."""
+    """What a configuration of a runner can take, in packs: a launch is one machine.
+
+    Jobs of one launch together need at most ``cards`` cards, and there are at most ``per_launch`` of
+    them: a machine of four cards takes four jobs of one card, or one of four.
+    """
 
     per_launch: int  # jobs in one launch: platforms that hand out cards in packs take several
     launches: int  # launches at once
     window_s: float  # claim window until start delays are measured
+    cards: int = 1  # of one machine
+    card: str = ""  # the official name of the card it promises; empty where it promises none
 
 
 @dataclass(frozen=True)
@@ -231,3 +237,39 @@ class KnowsEnds(Protocol):
 
     def output(self, receipt: Receipt) -> Path | None:
         """The file on this machine that holds what the process wrote, if there is one."""
+
+
+@runtime_checkable
+class ListsItsOwn(Protocol):
+    """A runner whose platform tells what it still runs for us."""
+
+    def running(self, prefix: str) -> Sequence[Receipt]:
+        """A receipt for everything that still costs money and whose name begins with ``prefix``.
+
+        Their ``jobs`` are empty, since a platform knows names alone. Raises a :class:`LaunchFailed`.
+        """
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What is left of a quota, as the platform tells it."""
+
+    used_h: float
+    granted_h: float
+    renews_at_s: float | None = None  # Unix time; None: it does not tell
+
+
+@runtime_checkable
+class TellsQuota(Protocol):
+    """A runner whose platform tells what is left of a quota. The call spends nothing."""
+
+    def quota(self) -> Quota | None:
+        """What is left, or ``None`` where this account has none. Raises a :class:`LaunchFailed`."""
+
+
+@runtime_checkable
+class ChecksItself(Protocol):
+    """A runner that can look at its own configuration without spending anything."""
+
+    def examine(self) -> Sequence[tuple[str, str | None]]:
+        """What was looked at, and what is wrong with it (``None``: nothing). Raises nothing."""

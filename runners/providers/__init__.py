@@ -1,0 +1,1 @@
+"""One file per platform: its configuration, its cards, and its few calls."""
