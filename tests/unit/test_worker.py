@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -1049,6 +1050,47 @@ def test_a_courier_too_slow_for_the_log_is_told_and_counted(clock: FakeClock) ->
     assert f"tenure: {100 - kept} lines dropped" in text and text.count("dropped") == 1
     logs = [c.key[-10:] for c in taken if "/log/" in c.key]
     assert logs == [f"{n:06d}.txt" for n in range(1, len(logs) + 1)]
+
+
+def test_events_of_many_threads_all_arrive(clock: FakeClock) -> None:
+    taken: list[Chunk] = []
+    told = journal.Journal("j", 1, lambda chunk: taken.append(chunk) is None, clock)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            Thread(target=lambda k=k: [told.event({"k": k, "n": n}) for n in range(500)])
+            for k in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    told.flush()
+    rows = [json.loads(line) for chunk in taken for line in chunk.body.splitlines()]
+    for k in range(4):
+        assert [row["n"] for row in rows if row["k"] == k] == list(range(500))
+
+
+def test_an_event_keeps_what_a_value_was_when_it_was_recorded(clock: FakeClock) -> None:
+    class Counter:
+        value = 1.5
+
+        def __float__(self) -> float:
+            return self.value
+
+    taken: list[Chunk] = []
+    told = journal.Journal("j", 1, lambda chunk: taken.append(chunk) is None, clock)
+    counter = Counter()
+    told.event({"loss": counter})
+    at_s = clock.wall_s()
+    counter.value = 9.0
+    clock.sleep(100.0)
+    told.flush()
+    (row,) = (json.loads(line) for chunk in taken for line in chunk.body.splitlines())
+    assert row["loss"] == 1.5 and row["at_s"] == round(at_s, 3)
 
 
 # --------------------------------------------------------------------------------- stages

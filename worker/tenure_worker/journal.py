@@ -7,6 +7,7 @@ chunks in the store are always a contiguous beginning of what was said.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from threading import RLock
 
@@ -16,6 +17,10 @@ from tenure_protocol.lease import keys
 from tenure_worker.courier import Chunk
 
 FLUSH_EVERY_S = 5.0
+#: Events are written as JSON many at a time: between two batches, which leave the caches cold, one
+#: alone took 0.1 ms of the loop.
+_PENDING = 200
+_PLAIN = frozenset({int, float, str, bool, type(None)})  # what nobody can change afterwards
 _CHUNK_BYTES = 256 << 10
 _MAX_BUFFER_BYTES = 4 << 20
 
@@ -78,15 +83,28 @@ class Journal:
         self._lock = RLock()
         self._events = _Stream(lambda chunk: keys.events(job, attempt, chunk), offer)
         self._log = _Stream(lambda chunk: keys.log(job, attempt, chunk), offer)
+        # Events not yet written. A deque: threads append to it while another one writes.
+        self._pending: deque[tuple[float, Mapping[str, object]]] = deque()
         self._due_s = clock.monotonic_s() + FLUSH_EVERY_S
         self._trouble: str | None = None
 
     def event(self, values: Mapping[str, object]) -> None:
         """Add one event, stamped with this machine's wall clock for people."""
-        stamped = {"at_s": round(self._clock.wall_s(), 3), **values}
-        line = canonical({name: _scalar(v) for name, v in stamped.items()}) + b"\n"
+        for value in values.values():
+            if type(value) not in _PLAIN:  # a tensor, say: as it is now
+                values = {name: _scalar(each) for name, each in values.items()}
+                break
+        self._pending.append((self._clock.wall_s(), values))
+        if len(self._pending) >= _PENDING:
+            self._write_events()
+
+    def _write_events(self) -> None:
         with self._lock:
-            self._events.say(line)
+            while self._pending:
+                at_s, values = self._pending.popleft()
+                stamped = {"at_s": round(at_s, 3), **values}
+                line = canonical({name: _scalar(v) for name, v in stamped.items()}) + b"\n"
+                self._events.say(line)
 
     def line(self, text: str) -> None:
         """Add log text."""
@@ -114,6 +132,7 @@ class Journal:
 
     def flush(self) -> None:
         """Hand every buffered line to the courier, as far as its queue has room."""
+        self._write_events()
         with self._lock:
             for stream in (self._events, self._log):
                 stream.flush()
