@@ -50,6 +50,7 @@ class OwnProcessConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     slots: int = Field(2, ge=1, le=4096)  # workers at once
+    cards: int = Field(1, ge=1, le=16)  # that one job may ask for, each with a process of its own
     python: str = sys.executable
     threads: int | None = Field(None, ge=1)  # per worker; None: this machine's cores / slots
     claim_window_s: float = Field(60.0, gt=0)  # a local process starts in seconds
@@ -76,7 +77,7 @@ class OwnProcessRunner:
     def capacity(cls, config: Mapping[str, object]) -> Capacity:
         """One job per launch, ``slots`` launches at once."""
         checked = _checked(config)
-        return Capacity(1, checked.slots, checked.claim_window_s)
+        return Capacity(1, checked.slots, checked.claim_window_s, checked.cards)
 
     def launch(self, jobs: Sequence[Job]) -> Receipt:
         """Start one worker, or adopt the one that already bears the name."""

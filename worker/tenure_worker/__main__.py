@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM
@@ -22,6 +22,7 @@ from tenure_protocol.store.open import open_store
 from tenure_worker import code, exits, stages
 from tenure_worker.claim import claim, patiently, read_spec, refuse
 from tenure_worker.exits import EXIT_CODES, Stopped
+from tenure_worker.gang import Follower, Gang, follow, lead, note_exit
 from tenure_worker.tenure import Tenure
 
 _TABLE = "\n".join(f"  {number:3d}  {words}" for number, words in EXIT_CODES.items())
@@ -57,13 +58,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with _exit_code_survives_sigterm():
             store = patiently(lambda: open_store(options.store))
-            return work(store, options.job, options.launch, Path(options.code))
+            return note_exit(work(store, options.job, options.launch, Path(options.code)))
     except StoreUnusable as error:
         print(f"tenure: {error}", file=sys.stderr)
-        return exits.USAGE
+        return note_exit(exits.USAGE)
     except Stopped as stop:
         print(f"tenure: {stop}", file=sys.stderr)
-        return stop.exit_code
+        return note_exit(stop.exit_code)
 
 
 @contextmanager
@@ -89,6 +90,12 @@ def work(store: Store, job: str, launch: int, code_path: Path) -> int:
         _pin(spec, store, launch)
     code.add_code_path(code_path.absolute())
     _same_code(spec, store, launch)
+    if spec.cards > 1 and spec.kind == "train":
+        gang = Gang.of_environment()
+        if gang is None:
+            return lead(spec)
+        if gang.rank > 0:
+            return follow(spec, gang, lambda rank: _train(spec, rank))
     try:
         with claim(spec.id, store, launch, measured=fingerprint.measure()) as tenure:
             with _Tee(tenure):
@@ -102,6 +109,12 @@ def work(store: Store, job: str, launch: int, code_path: Path) -> int:
         traceback.print_exc()
         return exits.CODE_ERROR
     return exits.FINISHED
+
+
+def _train(spec: JobSpec, rank: Follower) -> None:
+    """What a rank beside rank 0 runs; its result is rank 0's to give."""
+    experiment = code.load_experiment(spec.entry_point)
+    experiment.train(cast(Tenure, rank), spec.config, spec.seed)
 
 
 def _pin(spec: JobSpec, store: Store, launch: int) -> None:

@@ -32,6 +32,7 @@ from tenure_protocol.store.settle import create_once
 from tenure_protocol.store.silence import Silence
 from tenure_worker import exits
 from tenure_worker.exits import Stopped
+from tenure_worker.gang import Gang
 from tenure_worker.tenure import Tenure
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ def claim(
         refuse_mismatch(spec, found, store, number, clock)
     lease = _acquired(spec, store, number, clock)
     try:
-        tenure = Tenure(spec, store, lease, clock, found)
+        tenure = Tenure(spec, store, lease, clock, found, Gang.of_environment())
     except OSError as error:  # no room for a temporary folder: let another machine have the job
         lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, str(error)))
         raise Stopped(exits.RELEASED, str(error)) from error

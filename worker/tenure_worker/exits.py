@@ -36,7 +36,9 @@ _MACHINE_ERRNO = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.EREMOTEIO}
 )
 _MACHINE_WORDS = re.compile(
-    r"cuda error|ecc error|uncorrectable|nccl error|cudnn_status|\bxid\b", re.IGNORECASE
+    r"cuda error|ecc error|uncorrectable|nccl error|cudnn_status|\bxid\b|gloo/transport|"
+    r"connection (closed|reset) by peer",  # another rank of the job is gone: killed, or its card
+    re.IGNORECASE,
 )
 
 
@@ -69,6 +71,8 @@ def classify(error: BaseException) -> int:
         return RELEASED if error.errno in _MACHINE_ERRNO else CODE_ERROR
     if isinstance(error, RuntimeError) and "out of memory" in str(error).lower():
         return OUT_OF_MEMORY
+    if type(error).__name__ in ("DistBackendError", "DistNetworkError"):
+        return RELEASED
     if isinstance(error, RuntimeError) and _MACHINE_WORDS.search(str(error)):
         return RELEASED
     return CODE_ERROR

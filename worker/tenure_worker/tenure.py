@@ -24,12 +24,13 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Confirmed, Deposed, Lease, fruitless
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
 from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
-from tenure_protocol.store.api import P99_S, Store, StoreSilent
+from tenure_protocol.store.api import P99_S, Progress, Store, StoreSilent
 from tenure_protocol.store.silence import Silence
 from tenure_worker import exits, snapshot
 from tenure_worker.carrier import Answer, Carrier, Errand
 from tenure_worker.courier import Courier, Delivered, Parcel, Undeliverable
 from tenure_worker.exits import Stopped
+from tenure_worker.gang import Gang, RankFailed
 from tenure_worker.journal import FLUSH_EVERY_S, Journal
 
 S = TypeVar("S")
@@ -55,9 +56,11 @@ class Tenure:
         lease: Lease,
         clock: Clock,
         measured: Mapping[str, object],
+        gang: Gang | None = None,
     ) -> None:
         self.spec = spec
         self.step_number = 0
+        self._gang = gang  # of a job of several cards; this is rank 0 of it
         self._pid = os.getpid()
         self._swallowed = 0  # how often the experiment went on after it was stopped
         self._store = store
@@ -93,6 +96,8 @@ class Tenure:
         self._carrier = Carrier(lease, clock, self._wake)
         self._courier = Courier(store, clock, self._wake)
         self._journal = Journal(spec.id, lease.attempt, self._courier.offer, clock)
+        if gang:
+            gang.share("claimed", {"attempt": lease.attempt})
 
     # ------------------------------------------------------------------------ what a loop calls
 
@@ -135,13 +140,18 @@ class Tenure:
         ends the attempt and names the key.
         """
         if self._pointer is None:
+            if self._gang:
+                self._gang.share("resume", {"folder": None})
             return None
         folder = self.folder / "resume"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self._warn_of_change(self._fetch(self.spec.id, self._pointer, folder))
+        if self._gang:
+            self._gang.share("resume", {"folder": str(folder), "step": self._pointer.step})
         state = load(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        if self._gang is None:  # other ranks may still read it
+            shutil.rmtree(folder, ignore_errors=True)
         self.step_number = self._began_at = self._last_milestone = self._pointer.step
         self._last_s = self._segment_s = self._now()
         return state
@@ -239,6 +249,16 @@ class Tenure:
             raise ValueError(f"the {self.spec.kind} job {self.spec.id} names no model")
         return self._fetch(model.job, model.pointer, folder)
 
+    def fetching(self, what: str, ask: Callable[[Progress], S]) -> S:
+        """What ``ask`` fetches before the training begins; ``what`` is told to those who watch.
+
+        ``ask`` is given a function to call, in this thread, as bytes arrive (done, in all): it renews
+        under an announcement, and releases a worker that was asked to stop, since nothing is lost by
+        it. While the store is silent ``ask`` is called again until patience is lost; ``Corrupt`` ends
+        the attempt.
+        """
+        return self._fetching(what, ask, leaves=True)
+
     # ---------------------------------------------------------------------- the with statement
 
     def __enter__(self) -> Tenure:
@@ -267,13 +287,15 @@ class Tenure:
 
     def _fail(self, error: BaseException) -> None:
         """End or release the job for an exception of the experiment, by its class."""
+        if self._gang and (elsewhere := self._gang.failure()):
+            error = elsewhere  # what broke here is a connection to the rank that failed first
         words = f"{type(error).__name__}: {error}"
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             self._await_snapshot()
             self._release(exits.RELEASED, "interrupted")
         if isinstance(error, Corrupt):
             self._release(exits.PROTOCOL, str(error))
-        code = exits.classify(error)
+        code = error.code if isinstance(error, RankFailed) else exits.classify(error)
         self._journal.line("".join(traceback.format_exception(error)))
         if code != exits.CODE_ERROR:
             self._await_snapshot()
@@ -296,6 +318,8 @@ class Tenure:
         """At a step boundary: take answers, then authorise what is due."""
         self._woken = False
         self._still_open()
+        if self._gang and (elsewhere := self._gang.failure()):
+            raise elsewhere
         self._take_answers()
         self._lose_time(now_s)
         self._lose_patience()
@@ -431,6 +455,13 @@ class Tenure:
 
     def _fetch(self, job: str, pointer: Pointer, folder: Path) -> Manifest:
         """Fetch a snapshot, renewing under an announcement as its bytes arrive."""
+
+        def ask(progress: Progress) -> Manifest:
+            return snapshot.fetch(self._store, job, pointer, folder, progress)
+
+        return self._fetching("fetching a snapshot", ask, leaves=False)
+
+    def _fetching(self, what: str, ask: Callable[[Progress], S], leaves: bool) -> S:
         loop = threading.get_ident()
 
         def breathe(done: int, total: int) -> None:
@@ -439,16 +470,18 @@ class Tenure:
             now_s = self._now()
             self._take_answers()
             self._lose_patience()
+            if self._stop and leaves:
+                self._release(exits.RELEASED, self._stop[0])
             due_s = max(self._confirmed_s + self._silence_s / 3, self._retry_s)
             if now_s >= due_s and not self._carrier.busy:
-                self._announced = Announced("fetching a snapshot", self._silence_s)
+                self._announced = Announced(what, self._silence_s)
                 self._authorise()
 
         silence = Silence()
         while True:
             sent_s = self._now()
             try:
-                return snapshot.fetch(self._store, job, pointer, folder, breathe)
+                return ask(breathe)
             except Corrupt as error:
                 self._release(exits.PROTOCOL, str(error))
             except StoreSilent as error:

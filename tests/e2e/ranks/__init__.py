@@ -1,0 +1,1 @@
+"""An experiment that is trained by several ranks."""

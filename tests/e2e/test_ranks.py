@@ -1,0 +1,112 @@
+"""Jobs of two cards: torchrun starts two real gloo processes, and rank 0 alone holds the tenure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tenure.plan.enlist import enlist
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.records import JobSpec, Witness
+from tenure_worker import code, exits
+from tests.e2e.ladder import Ladder, bears, check_one_line
+
+ENTRY = "tests.e2e.ranks.experiment:Ranks"
+STEPS, EVERY = 30, 10
+TOTAL = STEPS * (1.0 + 2.0)
+
+Make = Callable[..., Ladder]
+
+
+def job(ladder: Ladder, **config: object) -> str:
+    digest, data = code.code_digest(ENTRY), code.data_digest(object())  # type: ignore[arg-type]
+    spec = JobSpec(
+        "ranks", "train", "training", ENTRY, {"steps": STEPS, **config}, 0, 1, digest, data, EVERY,
+        cards=2,
+    )  # fmt: skip
+    enlist(ladder.store, "ranks", "ranks", [spec], {"rungs": ["local"]}, SYSTEM)
+    return spec.id
+
+
+def followed(ladder: Ladder, ident: str) -> Witness:
+    ended = ladder.dispatcher.follow([ident], every_s=0.2, for_s=120.0)
+    assert ladder.dispatcher.drain(60.0)
+    return ended[ident]
+
+
+def pid_of(folder: Path, ladder: Ladder, attempt: int, rank: int) -> int:
+    """The process of a rank, once it has joined the others."""
+    path = folder / f"{attempt}-{rank}"
+    end_s = time.monotonic() + 90.0
+    while not path.is_file():
+        assert time.monotonic() < end_s, "the rank never began"
+        ladder.dispatcher.tick()
+        time.sleep(0.1)
+    return int(path.read_text())
+
+
+def test_two_ranks_train_and_one_holds(tmp_path: Path, make_ladder: Make) -> None:
+    ladder = make_ladder(tmp_path, cards=2)
+    w = followed(ladder, job(ladder))
+    assert w.phase == "finished" and w.exit_code == 0, w
+    assert w.result == {"total": TOTAL} and w.attempt == 1
+    assert w.pointer
+    check_one_line(ladder, w.job, w.pointer)
+
+
+def test_a_rank_that_is_killed_costs_what_followed_the_last_milestone(
+    tmp_path: Path, make_ladder: Make
+) -> None:
+    ladder = make_ladder(tmp_path, cards=2)
+    ident = job(ladder, pause_s=0.05, note=str(tmp_path))
+    victim = pid_of(tmp_path, ladder, 1, 1)
+    while not (w := ladder.dispatcher.world.jobs[ident].witness) or not w.pointer:
+        ladder.dispatcher.tick()
+        time.sleep(0.05)
+    os.kill(victim, signal.SIGKILL)
+    w = followed(ladder, ident)
+    assert w.phase == "finished" and w.result == {"total": TOTAL}, w
+    assert w.attempt == 2 and w.pointer
+    check_one_line(ladder, w.job, w.pointer)
+
+
+def test_an_exception_of_another_rank_ends_the_job_in_its_words(
+    tmp_path: Path, make_ladder: Make
+) -> None:
+    ladder = make_ladder(tmp_path, cards=2)
+    w = followed(ladder, job(ladder, fail_at=12))
+    assert w.phase == "finished" and w.exit_code == exits.CODE_ERROR
+    assert w.reason and "rank 1" in w.reason and "rank 1 cannot go on" in w.reason
+
+
+def test_sigterm_gives_one_last_milestone_and_leaves_no_rank(
+    tmp_path: Path, make_ladder: Make
+) -> None:
+    ladder = make_ladder(tmp_path, cards=2)
+    ident = job(ladder, pause_s=0.1, note=str(tmp_path))
+    pids = [pid_of(tmp_path, ladder, 1, rank) for rank in (0, 1)]
+    (bill,) = ladder.dispatcher.world.bills.values()
+    assert bill.receipt
+    leader = int(str(bill.receipt.handle["pid"]))
+    os.kill(leader, signal.SIGTERM)
+    (child,) = ladder.runner._children.values()
+    assert child.wait(60) == exits.RELEASED
+    assert not any(bears(pid, "TENURE_JOB", ident) for pid in pids)
+    w = followed(ladder, ident)
+    assert w.phase == "finished" and w.attempt == 2 and w.result == {"total": TOTAL}
+
+
+def test_more_cards_than_the_rung_has_is_no_allowed_rung(tmp_path: Path, make_ladder: Make) -> None:
+    ladder = make_ladder(tmp_path, cards=1)
+    w = followed(ladder, job(ladder))
+    assert w.phase == "cancelled" and w.reason and "2" in w.reason and "card" in w.reason
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
