@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -105,15 +105,15 @@ class Platform(Protocol):
 
 
 class PlatformKind(Protocol):
-    """What :class:`runners.rented.RentedRunner` needs to know of a provider."""
+    """What :class:`runners.rented.RentedRunner` needs to know of a provider: its class."""
 
-    KIND: ClassVar[str]  # the registry's name
-    EXTRA: ClassVar[str]  # the extra that brings its SDK
-    MODULE: ClassVar[str]  # what is imported, such as "runpod"
-    VARIABLES: ClassVar[tuple[str, ...]]  # variables that hold its credentials, hidden from workers
-    CARDS: ClassVar[Mapping[str, str]]  # official name: the platform's own word for it
-    BUILDS: ClassVar[bool]  # whether it builds an image by the lock; else the machine installs it
-    Config: ClassVar[type[RentedConfig]]
+    KIND: str  # the registry's name
+    EXTRA: str  # the extra that brings its SDK
+    MODULE: str  # what is imported, such as "runpod"
+    VARIABLES: tuple[str, ...]  # variables that hold its credentials, hidden from workers
+    CARDS: Mapping[str, str]  # official name: the platform's own word for it
+    BUILDS: bool  # whether it builds an image by the lock; else the machine installs it
+    Config: type[RentedConfig]
 
     def __call__(self, config: RentedConfig, clock: Clock) -> Platform: ...
 

@@ -25,6 +25,8 @@ BUCKET = "tenure-tests"
 class Seaweed:
     """One server process over one data folder; may be killed and started again."""
 
+    access_key, secret_key = ACCESS_KEY, SECRET_KEY  # of who may do everything
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port = free_port()
@@ -54,9 +56,9 @@ class Seaweed:
                 weed, "mini", f"-dir={self._folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
                 f"-s3.port={self.port}", "-s3.port.iceberg=0", "-s3.port.lance=0",
                 f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
-                "-admin.ui=false", "-webdav=false",
+                "-admin.ui=false", "-webdav=false", *self._options(),
             ],
-            env={**os.environ, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
+            env=self._environ(),
             stdout=log,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -93,6 +95,14 @@ class Seaweed:
         found = self._client().list_multipart_uploads(Bucket=BUCKET)
         return [str(row["Key"]) for row in found.get("Uploads", [])]
 
+    def _options(self) -> list[str]:
+        """Further words of the command line."""
+        return []
+
+    def _environ(self) -> dict[str, str]:
+        keys = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
+        return {**os.environ, **keys}
+
     def _client(self) -> BaseClient:
         import boto3
         from botocore.config import Config
@@ -101,8 +111,8 @@ class Seaweed:
             "s3",
             endpoint_url=self.endpoint,
             region_name="us-east-1",
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
             config=Config(retries={"total_max_attempts": 1}, connect_timeout=1, read_timeout=5),
         )
 

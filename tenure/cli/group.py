@@ -47,6 +47,7 @@ CORE = {
     "release": "tenure.cli.release:release",
     "dispatch": "tenure.cli.dispatch:dispatch",
     "store": "tenure.cli.store:app",
+    "costs": "tenure.cli.costs:costs",
     "doctor": "tenure.cli.doctor:doctor",
     "sim": "tenure.cli.sim:sim",
 }

@@ -96,6 +96,8 @@ def _warning(found: OneJob, bill: Bill) -> str:
         f"(runner {intent.runner if intent else '?'}, name {intent.name if intent else '?'})"
     )
     lines = [f"This ends {what}."]
+    if intent and intent.beside:
+        lines.append(_others(found, intent))
     if w and w.phase == "held" and w.holder and w.holder.launch == bill.launch:
         since = f"since step {w.pointer.step}" if w.pointer else "so far; it has no milestone yet"
         lines.append(
@@ -104,6 +106,22 @@ def _warning(found: OneJob, bill: Bill) -> str:
         )
     lines.append(_afterwards(w))
     return "\n".join(lines)
+
+
+def _others(found: OneJob, intent: Intent) -> str:
+    """Who else is on the machine, which ends as a whole."""
+    store = found.place.store
+    aboard = [
+        f"launch {launch} of job {job}"
+        for job, launch in intent.beside
+        if not isinstance(store.read(keys.unsettled(job, launch)), Missing)
+    ]
+    if not aboard:
+        return "Other jobs were on the same machine; their bills are closed."
+    return (
+        f"THE MACHINE HAS OTHERS, and they end with it: {', '.join(aboard)}. To end one job alone, "
+        "revoke, pause or cancel it."
+    )
 
 
 def _afterwards(w: Witness | None) -> str:

@@ -131,6 +131,7 @@ class Closed:
     """The bill is closed: the resource is gone, or there was none."""
 
     reason: str
+    paid_s: float | None = None  # seconds billed, where the platform tells; 0 where there was none
 
 
 @dataclass(frozen=True)

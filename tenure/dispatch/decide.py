@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from tenure.dispatch.contract import Capacity, JobKind
+from tenure.dispatch.packing import Filling
 from tenure_protocol.lease.machine import Occupied, Vacant, Watched, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
@@ -37,6 +38,7 @@ class JobView:
     priority: int = 0
     order: int = 0  # place in its plan
     kind: JobKind | None = None  # None: its spec has not been read yet
+    cards: int = 1  # that it needs, all of one machine
     witness: Witness | None = None
     etag: str = ""  # of the body that was decided from
     age_s: float = 0.0
@@ -62,6 +64,8 @@ class BillView:
     launch: int
     rung: str
     retry_at_s: float = 0.0  # monotonic; when release may be asked again
+    machine: str = ""  # the name it shares with the launches beside it; '' while not known
+    beside: tuple[tuple[str, int], ...] = ()  # (job, launch) of the others on the same machine
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,22 @@ class Snapshot:
 
     @cached_property
     def taken(self) -> Counter[str]:
-        """How many slots of each rung the open bills take."""
-        return Counter(bill.rung for bill in self.bills)
+        """How many slots of each rung the open bills take: as many as there are machines."""
+        machines = {
+            (bill.rung, bill.machine or f"launch {bill.launch} of {bill.job}")
+            for bill in self.bills
+        }
+        return Counter(rung for rung, _ in machines)
+
+    @cached_property
+    def bill_at(self) -> Mapping[tuple[str, int], BillView]:
+        """The open bills by (job, launch)."""
+        return {(bill.job, bill.launch): bill for bill in self.bills}
+
+    @cached_property
+    def view_of(self) -> Mapping[str, JobView]:
+        """The jobs by their ids."""
+        return {view.job: view for view in self.jobs}
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,7 @@ class Launch:
     job: str
     rung: str
     evidence: Evidence
+    pack: tuple[str, ...] = ()  # the jobs of one machine in the order of turns; (): it alone
 
 
 @dataclass(frozen=True)
@@ -125,7 +144,10 @@ class TakeAway:
 
 @dataclass(frozen=True)
 class ReleaseBill:
-    """Ask the platform to close the bill of a launch that has nothing to do any more."""
+    """Ask the platform to close the bill of a launch that has nothing to do any more.
+
+    It ends the machine, and with it the bills of all that were launched on it.
+    """
 
     job: str
     launch: int
@@ -142,23 +164,94 @@ class Wait:
 Action = Launch | Cancel | TakeAway | ReleaseBill | Wait
 
 
+class _Round:
+    """What one round gives away as it goes from job to job."""
+
+    def __init__(self, snapshot: Snapshot, now_s: float) -> None:
+        self.snapshot = snapshot
+        self.now_s = now_s
+        self.filling = {
+            name: Filling(rung.capacity, rung.capacity.launches - snapshot.taken[name])
+            for name, rung in snapshot.rungs.items()
+        }
+
+    def packed(self, action: Action, reason: str) -> tuple[Action, str]:
+        """The same, with the other jobs of its machine where it is a launch on one of several."""
+        if not isinstance(action, Launch):
+            return action, reason
+        capacity = self.snapshot.rungs[action.rung].capacity
+        if capacity.per_launch == 1:
+            return action, reason
+        pack = self.filling[action.rung].together(action.job)
+        others = len(pack) - 1
+        alone = f"with {_count(others, 'other job')}" if others else "alone"
+        words = f"{reason}; {alone} on one machine of {_count(capacity.cards, 'card')}"
+        return replace(action, pack=pack if others else ()), words
+
+
 def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
     """One action and its reason for every job, and one for every bill that should be closed.
 
     ``now_s`` is monotonic. Pure: the same snapshot gives the same actions.
     """
     actions: list[tuple[Action, str]] = []
-    by_job = {view.job: view for view in snapshot.jobs}
+    kept: dict[str, str] = {}  # job: why the bill of a launch that is over is not closed
     for bill in snapshot.bills:
-        why = bill_is_over(bill, by_job.get(bill.job))
-        if why and now_s >= bill.retry_at_s:
+        why = bill_is_over(bill, snapshot.view_of.get(bill.job))
+        others = still_aboard(bill, snapshot) if why else ()
+        if others:
+            kept[bill.job] = (
+                f"the bill of launch {bill.launch} stays open for {_named(others)} on its machine"
+            )
+        elif why and now_s >= bill.retry_at_s:
             actions.append((ReleaseBill(bill.job, bill.launch, bill.rung), why))
-    free = {
-        name: rung.capacity.launches - snapshot.taken[name] for name, rung in snapshot.rungs.items()
-    }
+    this = _Round(snapshot, now_s)
     for view in sorted(snapshot.jobs, key=lambda view: (-view.priority, view.order, view.job)):
-        actions.extend(_of_job(view, snapshot, free, now_s))
-    return actions
+        first, *more = _of_job(view, this)
+        if view.job in kept:
+            first = (first[0], f"{first[1]}; {kept[view.job]}")
+        actions += [first, *more]
+    return [this.packed(action, reason) for action, reason in actions]
+
+
+def still_aboard(
+    bill: BillView, snapshot: Snapshot, lapsed_too: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """The (job, launch) beside a launch of which something may come yet: its machine is theirs too.
+
+    With ``lapsed_too`` they stay for nothing who would be launched anew if there were room.
+    """
+    found = []
+    for job, launch in bill.beside:
+        other = snapshot.bill_at.get((job, launch))
+        if other is None:
+            continue  # closed
+        view = snapshot.view_of.get(job)
+        lapsed = lapsed_too and view is not None and _lapsed(view)
+        if not lapsed and not bill_is_over(other, view):
+            found.append((job, launch))
+    return tuple(found)
+
+
+def _lapsed(view: JobView) -> bool:
+    known = view.witness is not None and not view.silent and not view.broken
+    return known and _evidence(view)[0] is not None
+
+
+def _named(launches: tuple[tuple[str, int], ...]) -> str:
+    """In words: (job, launch) of which there is one at least."""
+    (job, launch), *more = launches
+    others = f" and {_count(len(more), 'other job')}" if more else ""
+    return f"launch {launch} of job {job}{others}"
+
+
+def _count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> _count(1, "card"), _count(2, "card")
+    ('1 card', '2 cards')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
@@ -175,9 +268,8 @@ def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
     return f"the job is {w.phase}"
 
 
-def _of_job(
-    view: JobView, snapshot: Snapshot, free: dict[str, int], now_s: float
-) -> list[tuple[Action, str]]:
+def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
+    snapshot, now_s = this.snapshot, this.now_s
     w = view.witness
     if view.broken:
         return [(Wait(view.job), f"stopped: {view.broken}")]
@@ -197,12 +289,13 @@ def _of_job(
     if view.not_before_s > now_s:
         pause = f"launched again in {view.not_before_s - now_s:.0f} s"
         return [(Wait(view.job), f"{why}; {pause}, after {view.strikes} early losses in a row")]
-    rung, wait, full = _rung(view, snapshot, free, now_s)
+    rung, wait, full = _rung(view, this)
     if rung is None:
         room = _make_room(view, snapshot, now_s, why) if full else []
         return [(Wait(view.job), f"{why}; {wait}"), *room]
-    free[rung] -= 1
-    left = f"{free[rung]} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
+    filling = this.filling[rung]
+    filling.take(view.job, view.cards)
+    left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
     return [(Launch(view.job, rung, evidence), f"{why}; {left}")]
 
 
@@ -270,13 +363,15 @@ def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
         return "the tenure.toml of this dispatcher has no such rung"
     if view.kind is not None and view.kind not in rung.kinds:
         return f"its runner takes no {view.kind} jobs"
+    cards = rung.capacity.cards
+    if view.cards > cards:
+        return f"its machine has {_count(cards, 'card')}, the job needs {view.cards}"
     return view.excluded.get(name)
 
 
-def _rung(
-    view: JobView, snapshot: Snapshot, free: Mapping[str, int], now_s: float
-) -> tuple[str | None, str, bool]:
+def _rung(view: JobView, this: _Round) -> tuple[str | None, str, bool]:
     """The first rung of the ladder that has room; or why none has, and whether slots are missing."""
+    snapshot, now_s = this.snapshot, this.now_s
     if snapshot.unseen:
         return None, snapshot.unseen, False
     waits, full = [], False
@@ -289,7 +384,7 @@ def _rung(
             waits.append(
                 f"rung {name} is parked for {rung.parked_until_s - now_s:.0f} s ({rung.parked_for})"
             )
-        elif free[name] < 1:
+        elif not this.filling[name].has_room(view.cards):
             waits.append(_no_room(rung, snapshot))
             full = True
         else:
@@ -310,9 +405,14 @@ def _no_room(rung: RungView, snapshot: Snapshot) -> str:
 def _make_room(
     view: JobView, snapshot: Snapshot, now_s: float, why: str
 ) -> list[tuple[Action, str]]:
-    """A job that waits for the very slot its own lapsed launch still occupies gets it closed."""
+    """A job that waits for the very slot its own lapsed launch still occupies gets it closed.
+
+    Unless somebody else lives on that machine.
+    """
     return [
         (ReleaseBill(bill.job, bill.launch, bill.rung), f"{why}, and its slot is needed")
         for bill in snapshot.bills_of.get(view.job, ())
-        if now_s >= bill.retry_at_s and not bill_is_over(bill, view)
+        if now_s >= bill.retry_at_s
+        and not bill_is_over(bill, view)
+        and not still_aboard(bill, snapshot, lapsed_too=True)
     ]

@@ -7,32 +7,33 @@ from dataclasses import dataclass, field
 from threading import RLock
 
 from tenure.dispatch import decide
+from tenure.dispatch.billing import Billing
+from tenure.dispatch.billing import receipt_of as receipt_of
 from tenure.dispatch.contract import (
     ALL_KINDS,
-    Bounded,
-    Capacity,
-    Closed,
     Environment,
     Job,
     KnowsEnds,
     LaunchFailed,
     NoSlots,
-    Pending,
     ProtocolError,
     Receipt,
     Rejected,
-    Runner,
     Settlement,
     Unreachable,
 )
 from tenure.dispatch.decide import RungView, Snapshot
+from tenure.dispatch.ladder import Rung as Rung
+from tenure.dispatch.ladder import launch_name as launch_name
+from tenure.dispatch.ladder import pack_name
+from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch, World
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import encode, short_id
+from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Stored, Unsettled, change
 from tenure_protocol.lease.machine import Cancel, Reserve, Revoke
-from tenure_protocol.records import Intent, LaunchReceipt, SettlementRecord, Witness
+from tenure_protocol.records import Aboard, Intent, JobSpec, LaunchReceipt, Witness
 from tenure_protocol.store.api import Store, StoreSilent
 from tenure_protocol.store.settle import create_once
 
@@ -40,19 +41,6 @@ WATCH_EVERY_S = 1.0
 _NO_SLOTS_PARK_S = 15.0
 _FIRST_BACKOFF_S = 5.0
 _LONGEST_BACKOFF_S = 600.0
-_LONGEST_RELEASE_PAUSE_S = 60.0
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One step of the ladder, with the runner behind it."""
-
-    name: str
-    runner_name: str
-    runner: Runner
-    capacity: Capacity
-    card: str = "cpu"
-    price_class: str = "on_demand"
 
 
 @dataclass
@@ -63,12 +51,27 @@ class _Parking:
 
 
 @dataclass(frozen=True)
+class _Reserved:
+    """A launch that is announced in the witness of its job, and not made yet."""
+
+    memory: JobMemory
+    spec: JobSpec
+    launch: int
+    reason: str
+
+    @property
+    def job(self) -> str:
+        return self.memory.job
+
+
+@dataclass(frozen=True)
 class Tick:
     """What one round saw and did, for people."""
 
     decisions: tuple[tuple[decide.Action, str], ...]
     troubles: Mapping[str, str] = field(default_factory=dict)
     unmade: Mapping[str, str] = field(default_factory=dict)  # job: why its launch was not made now
+    orphans: int = 0  # machines without a bill that this dispatcher has found so far
 
     def reason(self, job: str) -> str:
         """The last reason given for a job, or why it could not be acted on."""
@@ -78,25 +81,18 @@ class Tick:
         return reasons[-1] if reasons else "no plan names it"
 
 
-def launch_name(store_url: str, job: str, launch: int) -> str:
-    """What a platform knows a launch by.
-
-    The store is part of it: two projects on one account may hold the very same job.
-    """
-    return f"tenure-{short_id(store_url.encode())[:8]}-{job}-{launch:05d}"
-
-
-def receipt_of(record: LaunchReceipt) -> Receipt:
-    """What a runner gave for a launch, as it is stored."""
-    return Receipt(
-        (record.job,), record.runner, record.name, record.card, record.at_s, record.handle
-    )
-
-
 class Dispatcher:
     """One ladder of rungs over one store."""
 
-    def __init__(self, store: Store, rungs: Sequence[Rung], clock: Clock, name: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        rungs: Sequence[Rung],
+        clock: Clock,
+        name: str = "",
+        troubles: Mapping[str, str] | None = None,
+    ) -> None:
+        """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives."""
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
         self._clock = clock
@@ -108,7 +104,10 @@ class Dispatcher:
         self._watching: list[bool] = []  # emptied to end the thread it was made for
         self._lock = RLock()  # one round at a time: Dagster may cut a tick and begin another
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
+        self._standing = dict(troubles or {})
         self.world = World(store, clock)
+        self._billing = Billing(store, self.rungs, clock, self.name, self.world)
+        self.sweeper = Sweeper(rungs, store.url, clock, self.world)
 
     # -------------------------------------------------------------------------------- rounds
 
@@ -122,24 +121,37 @@ class Dispatcher:
         self._make_pending()
         decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
         unmade: dict[str, str] = {}
+        aboard = {
+            action.job: (action, reason)
+            for action, reason in decisions
+            if isinstance(action, decide.Launch)
+        }
         for action, reason in decisions:
             if isinstance(action, decide.Launch):
-                if problem := self._launch(action, reason):
-                    unmade[action.job] = problem
+                if action.job == (action.pack or (action.job,))[0]:  # the others go with the first
+                    unmade |= self._launch([aboard[job] for job in action.pack or (action.job,)])
             elif isinstance(action, decide.Cancel):
                 self._write(action.job, Cancel(self.name, reason))
             elif isinstance(action, decide.TakeAway):
                 self._write(action.job, Revoke(action.by, reason, action.held_back))
             elif isinstance(action, decide.ReleaseBill):
                 self._release(action, reason)
-        return Tick(tuple(decisions), dict(self.world.troubles), unmade)
+        self.sweeper.sweep()
+        return self._told(decisions, unmade)
+
+    def _told(
+        self,
+        decisions: Sequence[tuple[decide.Action, str]],
+        unmade: Mapping[str, str] | None = None,
+    ) -> Tick:
+        troubles = {**self._standing, **self.world.troubles, **self.sweeper.troubles}
+        return Tick(tuple(decisions), troubles, unmade or {}, self.sweeper.found)
 
     def look(self) -> Tick:
         """Observe and decide, and do nothing: what ``tenure why`` and ``status`` show."""
         with self._lock:
             self._observe()
-            decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
-            return Tick(tuple(decisions), dict(self.world.troubles))
+            return self._told(decide.decide(self.snapshot(), self._clock.monotonic_s()))
 
     def _observe(self) -> None:
         self.world.observe()
@@ -220,9 +232,11 @@ class Dispatcher:
     ) -> bool:
         """Close bills until none is open (of one experiment, if named), at most ``for_s`` seconds.
 
-        Launches nothing. Returns whether none is left.
+        Launches nothing. At the end whatever still runs without a bill is ended as well, within the
+        same time. Returns whether no bill is left, and no machine that was to be ended.
         """
         end_s = self._clock.monotonic_s() + for_s
+        swept = False
         while True:
             tick = self.look()
             if report:
@@ -230,15 +244,25 @@ class Dispatcher:
             for action, reason in tick.decisions:
                 if isinstance(action, decide.ReleaseBill):
                     self._release(action, reason)
-            jobs = self.world.jobs
-            if self.world.whole and not any(
-                experiment is None or (job in jobs and jobs[job].experiment == experiment)
-                for job, _ in self.world.bills
-            ):
-                return True
+            settled = self._settled(experiment)
+            if settled:
+                self.sweeper.sweep(at_once=not swept)
+                swept = True
+                if report and self.sweeper.troubles:
+                    report(self._told(()))
+                if self.sweeper.clean:
+                    return True
             if self._clock.monotonic_s() >= end_s:
-                return False
+                return settled and not self.sweeper.orphans
             self._clock.sleep(every_s)
+
+    def _settled(self, experiment: str | None) -> bool:
+        """Whether no bill is open (of one experiment, if named) and none may be hidden."""
+        jobs = self.world.jobs
+        return self.world.whole and not any(
+            experiment is None or (job in jobs and jobs[job].experiment == experiment)
+            for job, _ in self.world.bills
+        )
 
     def _final(self, jobs: Sequence[str]) -> dict[str, Witness]:
         found = {}
@@ -267,13 +291,25 @@ class Dispatcher:
 
     # -------------------------------------------------------------------------------- actions
 
-    def _launch(self, action: decide.Launch, reason: str) -> str | None:
-        """Reserve, write the intent, launch, keep the receipt: in this order.
+    def _launch(self, pack: Sequence[tuple[decide.Launch, str]]) -> dict[str, str]:
+        """Reserve each job of one machine, write its intent, launch, keep the receipt: in this order.
 
-        Returns why it was not launched, in words, or ``None`` for a launch.
+        Whoever is lost to a race falls out, and the others go on without it. Returns why a job was not
+        launched, in words, by job.
         """
+        rung = self.rungs[pack[0][0].rung]
+        reserved, unmade = [], {}
+        for action, reason in pack:
+            got = self._reserve(action, rung, reason)
+            if isinstance(got, str):
+                unmade[action.job] = got
+            else:
+                reserved.append(got)
+        return unmade | self._make(reserved, rung)
+
+    def _reserve(self, action: decide.Launch, rung: Rung, reason: str) -> _Reserved | str:
+        """Announce the next launch of a job in its witness; or why it is not announced, in words."""
         memory = self.world.jobs[action.job]
-        rung = self.rungs[action.rung]
         if memory.spec is None:
             return "its spec has not been read yet"  # an unreadable one is named in troubles
         stored = self._reread(memory)
@@ -295,7 +331,7 @@ class Dispatcher:
         if action.evidence == "vacant" and stored.witness and stored.witness.phase == "expected":
             memory.unclaimed += 1
         self.world.adopt(memory, outcome.witness, outcome.etag)
-        return self._make(memory, rung, outcome.witness.launched, reason)
+        return _Reserved(memory, memory.spec, outcome.witness.launched, reason)
 
     def _thaw(self, memory: JobMemory, reason: str) -> None:
         """Close the bill of a lapsed holder that the reservation could not be written over.
@@ -306,7 +342,7 @@ class Dispatcher:
         w = memory.witness
         launch = w.holder.launch if w and w.holder else 0
         bill = self.world.bills.get((memory.job, launch))
-        if bill and self._clock.monotonic_s() >= bill.retry_at_s:
+        if bill and not bill.beside and self._clock.monotonic_s() >= bill.retry_at_s:
             words = f"its lease ran out and the store did not take the next launch ({reason})"
             self._release(decide.ReleaseBill(memory.job, launch, bill.rung), words)
 
@@ -320,8 +356,9 @@ class Dispatcher:
                 continue  # not written, or not read since: an older body says nothing about it
             if w.launched > pending.launch or w.phase != "expected" or w.by != self.name:
                 memory.pending = None  # somebody else's reservation came first
-            else:
-                self._make(memory, self.rungs[pending.rung], pending.launch, pending.reason)
+            elif memory.spec is not None:
+                alone = _Reserved(memory, memory.spec, pending.launch, pending.reason)
+                self._make([alone], self.rungs[pending.rung])
 
     def _reread(self, memory: JobMemory) -> Stored | None:
         """The witness as it is now, unless it is no longer what the decision was made from."""
@@ -330,74 +367,143 @@ class Dispatcher:
             return None
         return stored
 
-    def _make(self, memory: JobMemory, rung: Rung, launch: int, reason: str) -> str | None:
-        """Make a launch that is reserved; returns why it was not made, or ``None``."""
-        assert memory.spec is not None
-        memory.pending = None
-        name = launch_name(self._store.url, memory.job, launch)
-        now_s = self._clock.wall_s()
-        intent = Intent(
-            memory.job, launch, rung.runner_name, rung.name, name, self.name, reason, now_s
-        )
-        job = Job(
-            memory.job,
-            memory.spec.kind,
-            launch,
-            name,
-            self._store.url,
-            memory.spec.cards,
-            Environment(memory.spec.requires) if memory.spec.requires is not None else None,
-        )
-        bill = Bill(memory.job, launch, intent)
+    def _make(self, reserved: Sequence[_Reserved], rung: Rung) -> dict[str, str]:
+        """Make one machine for launches that are reserved; why one was not made, by job."""
+        for each in reserved:
+            each.memory.pending = None
+        made, unmade = self._open_bills(reserved, rung)
+        if not made:
+            return unmade
+        jobs = [self._job(each, bill) for each, bill in made]
         try:
-            create_once(self._store, keys.unsettled(memory.job, launch), b"{}", self._clock)
-            if not create_once(
-                self._store, keys.intent(memory.job, launch), encode(intent), self._clock
-            ):
-                return "another dispatcher found this launch unmade and has closed its bill"
-        except StoreSilent as error:  # reserved and not launched: its window runs out
-            return f"launch {launch} is reserved, but the store took no bill of it: {error}"
-        self.world.bills[(memory.job, launch)] = bill
-        try:
-            receipt = rung.runner.launch([job])
+            receipt = rung.runner.launch(jobs)
         except LaunchFailed as error:
-            return self._failed(memory, rung, launch, error)
+            return unmade | self._failed_pack(made, rung, error)
         except Exception as error:  # a bug of a plug-in: what it did is not known
             words = f"the runner failed: {type(error).__name__}: {error}"
-            return self._failed(memory, rung, launch, Unreachable(words, sent=True))
+            return unmade | self._failed_pack(made, rung, Unreachable(words, sent=True))
         self._parked[rung.name] = _Parking()
+        together = tuple(job.job_id for job in jobs)
+        for _, bill in made:
+            self._keep_receipt(bill, receipt, together)
+        return unmade
+
+    def _job(self, each: _Reserved, bill: Bill) -> Job:
+        """A launch as a runner is told of it: its own number, and the name of its machine."""
+        assert bill.intent is not None
+        requires = each.spec.requires
+        return Job(
+            each.job,
+            each.spec.kind,
+            each.launch,
+            bill.intent.name,
+            self._store.url,
+            each.spec.cards,
+            Environment(requires) if requires is not None else None,
+        )
+
+    def _open_bills(
+        self, reserved: Sequence[_Reserved], rung: Rung
+    ) -> tuple[list[tuple[_Reserved, Bill]], dict[str, str]]:
+        """The bill and the intent of every launch: all bills before the first intent.
+
+        So whoever reads an intent finds the bills of all that its machine was made for.
+        """
+        opened, unmade = [], {}
+        for each in reserved:
+            try:
+                create_once(self._store, keys.unsettled(each.job, each.launch), b"{}", self._clock)
+                opened.append(each)
+            except StoreSilent as error:  # reserved and not launched: its window runs out
+                unmade[each.job] = _no_bill(each, error)
+        if not opened:
+            return [], unmade
+        name = pack_name(self._store.url, [(each.job, each.launch) for each in opened])
+        pack = tuple(Aboard(each.job, each.launch, each.spec.cards) for each in opened)
+        made = []
+        for each in opened:
+            intent = Intent(
+                each.job,
+                each.launch,
+                rung.runner_name,
+                rung.name,
+                name,
+                self.name,
+                each.reason,
+                self._clock.wall_s(),
+                pack if len(pack) > 1 else None,
+            )
+            key = keys.intent(each.job, each.launch)
+            try:
+                if not create_once(self._store, key, encode(intent), self._clock):
+                    words = "another dispatcher found this launch unmade and has closed its bill"
+                    unmade[each.job] = words
+                    continue
+            except StoreSilent as error:
+                unmade[each.job] = _no_bill(each, error)
+                continue
+            bill = Bill(each.job, each.launch, intent)
+            self.world.bills[each.job, each.launch] = bill
+            made.append((each, bill))
+        return made, unmade
+
+    def _keep_receipt(self, bill: Bill, receipt: Receipt, jobs: tuple[str, ...]) -> None:
+        """Keep what the platform told of a machine, for one launch on it."""
+        assert bill.intent is not None
         record = LaunchReceipt(
-            memory.job, launch, rung.runner_name, rung.name, name, receipt.card, receipt.at_s,
+            bill.job,
+            bill.launch,
+            bill.intent.runner,
+            bill.intent.rung,
+            bill.intent.name,
+            receipt.card,
+            receipt.at_s,
             dict(receipt.handle),
-        )  # fmt: skip
+            jobs if len(jobs) > 1 else None,
+        )
         bill.receipt = record
+        key = keys.receipt(bill.job, bill.launch)
         try:
-            create_once(self._store, keys.receipt(memory.job, launch), encode(record), self._clock)
+            create_once(self._store, key, encode(record), self._clock)
             # Where we were frozen before the launch, another dispatcher may have found nothing to
             # pay for and closed the bill: it is open again, or it was never gone.
-            create_once(self._store, keys.unsettled(memory.job, launch), b"{}", self._clock)
+            create_once(self._store, keys.unsettled(bill.job, bill.launch), b"{}", self._clock)
         except StoreSilent as error:
             # the bill stays open and is found by its name
-            self.world.troubles[keys.receipt(memory.job, launch)] = str(error)
-        return None
+            self.world.troubles[key] = str(error)
 
-    def _failed(self, memory: JobMemory, rung: Rung, launch: int, error: LaunchFailed) -> str:
-        """What a failure class costs; returns it in words."""
+    def _failed_pack(
+        self, made: Sequence[tuple[_Reserved, Bill]], rung: Rung, error: LaunchFailed
+    ) -> dict[str, str]:
+        """What a failed launch costs its rung, and each of its jobs; in words by job."""
         parking = self._parked[rung.name]
         parking.failures += 1
         backoff_s = min(_FIRST_BACKOFF_S * 2.0 ** (parking.failures - 1), _LONGEST_BACKOFF_S)
-        known = not (isinstance(error, Unreachable) and error.sent)
-        if known:
-            memory.failed_launch = max(memory.failed_launch, launch)
         if isinstance(error, NoSlots):
             backoff_s = max(_NO_SLOTS_PARK_S, backoff_s)
-        elif isinstance(error, ProtocolError):
+        parking.until_s = self._clock.monotonic_s() + backoff_s
+        parking.reason = f"{type(error).__name__}: {error}"
+        for each, bill in made:
+            self._failed(each.memory, rung, each.launch, error)
+            bill.failed = each.memory.failed_launch >= each.launch
+        return {each.job: f"launch {each.launch} failed: {parking.reason}" for each, _ in made}
+
+    def _failed(self, memory: JobMemory, rung: Rung, launch: int, error: LaunchFailed) -> None:
+        """What a failure class costs a job.
+
+        Where a machine may have been made all the same, the bill stays open and the launch may still
+        claim: the job goes on elsewhere only after its window.
+        """
+        if isinstance(error, (NoSlots, Rejected)):
+            known = True
+        else:
+            known = isinstance(error, Unreachable) and not error.sent
+        if known:
+            memory.failed_launch = max(memory.failed_launch, launch)
+        if isinstance(error, ProtocolError):
             memory.excluded[rung.name] = f"protocol error: {error}"
         elif isinstance(error, Rejected):
             memory.rejections += 1
-        parking.until_s = self._clock.monotonic_s() + backoff_s
-        parking.reason = f"{type(error).__name__}: {error}"
-        return f"launch {launch} failed: {parking.reason}"
 
     def _write(self, job: str, event: Cancel | Revoke) -> None:
         """Change a witness, if it still is what the decision was made from."""
@@ -408,83 +514,27 @@ class Dispatcher:
             change(self._store, key, job, stored, event, self._clock)
 
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:
+        """Close the bills of one machine, if everything about it still is as it was decided from."""
         bill = self.world.bills.get((action.job, action.launch))
-        memory = self.world.jobs.get(action.job)
-        if bill is None or memory is None or self._reread(memory) is None:
-            return  # decided anew from what is there: it may hold the job again
+        if bill is None or self._clock.monotonic_s() < bill.retry_at_s:
+            return  # settled with another launch of its machine
         try:
-            self.close(bill, reason)
+            for each in self._billing.aboard(bill):
+                memory = self.world.jobs.get(each.job)
+                open_here = (each.job, each.launch) in self.world.bills
+                if not open_here or memory is None or self._reread(memory) is None:
+                    return  # decided anew from what is there: it may hold the job again
+            self._billing.close(bill, reason)
         except StoreSilent as error:
             self.world.troubles[keys.unsettled(bill.job, bill.launch)] = str(error)
 
     def close(self, bill: Bill, reason: str) -> Settlement:
-        """Settle one bill and keep what came of it. Raises StoreSilent."""
-        settlement = self.settle(bill)
-        self._record(bill, settlement, reason)
-        return settlement
+        """Settle the machine of one bill, and keep what came of it for all that were launched on it.
 
-    def settle(self, bill: Bill) -> Settlement:
-        """Ask the platform to close one bill; a launch without a receipt is looked for by name."""
-        if bill.intent is None:
-            return self._void(bill) if bill.unmade else Pending("its intent cannot be read yet")
-        if not bill.intent.name:
-            return Closed(bill.intent.reason)
-        rung = self.rungs.get(bill.intent.rung)
-        if rung is None:
-            return Pending(f"tenure.toml has no rung {bill.intent.rung} to close it with")
-        made = bill.receipt
-        receipt = (
-            receipt_of(made)
-            if made
-            else Receipt(
-                (bill.job,), bill.intent.runner, bill.intent.name, rung.card, bill.intent.at_s
-            )
-        )
-        try:
-            return rung.runner.release(receipt)
-        except Exception as error:  # a failure of the platform, or a bug of a plug-in
-            return Pending(f"{type(error).__name__}: {error}")
+        Raises StoreSilent.
+        """
+        return self._billing.close(bill, reason)
 
-    def _void(self, bill: Bill) -> Settlement:
-        """Take the create-only key of an intent that was never written, so that it never will be."""
-        words = "never launched: its dispatcher was gone before it wrote what it meant to do"
-        intent = Intent(
-            bill.job, bill.launch, "", "", "", self.name, words, self._clock.wall_s()
-        )  # fmt: skip
-        try:
-            if create_once(
-                self._store, keys.intent(bill.job, bill.launch), encode(intent), self._clock
-            ):
-                return Closed(words)
-        except StoreSilent as error:
-            return Pending(str(error))
-        return Pending("its intent has just been written")
 
-    def _record(self, bill: Bill, settlement: Settlement, reason: str) -> None:
-        """Keep the settlement; a closed bill is forgotten only after that."""
-        bill.retry_at_s = self._clock.monotonic_s() + bill.pause_s
-        bill.pause_s = min(2 * bill.pause_s, _LONGEST_RELEASE_PAUSE_S)
-        bill.settlements += 1
-        outcome = {Closed: "closed", Pending: "pending", Bounded: "bounded"}[type(settlement)]
-        if outcome == "pending" and bill.settlements > 1:
-            return  # said once; only a change is worth a record
-        record = SettlementRecord(
-            bill.job,
-            bill.launch,
-            outcome,  # type: ignore[arg-type]
-            f"{reason}; {settlement.reason}",
-            self._clock.wall_s(),
-            settlement.until_s if isinstance(settlement, Bounded) else None,
-        )
-        number = bill.settlements
-        while not create_once(
-            self._store,
-            keys.settlement(bill.job, bill.launch, number),
-            encode(record),
-            self._clock,
-        ):
-            number += 1  # an earlier dispatcher has settled part of it
-        bill.settlements = number
-        if isinstance(settlement, Closed):
-            self._store.delete(keys.unsettled(bill.job, bill.launch))
-            self.world.forget(bill.job, bill.launch)
+def _no_bill(each: _Reserved, error: StoreSilent) -> str:
+    return f"launch {each.launch} is reserved, but the store took no bill of it: {error}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
 from typing import cast
 
 from tenure.bad_input import did_you_mean
-from tenure.dispatch.contract import Runner, Site
-from tenure.dispatch.loop import Dispatcher, Rung
+from tenure.dispatch.contract import Capacity, Runner, Site
+from tenure.dispatch.ladder import Price, Rung
+from tenure.dispatch.loop import Dispatcher
 from tenure.errors import StoreOutOfReach, UsageError
-from tenure.settings import Settings
+from tenure.settings import RungSection, Settings
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
 from tenure_protocol.store.open import open_store
@@ -27,9 +28,10 @@ def runner_class(kind: str) -> type[Runner]:
         raise UsageError(f"there is no runner kind {kind!r}; {did_you_mean(kind, found)}")
     try:
         loaded = found[kind].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an SDK may exit the process when it is imported
+        words = f"{type(error).__name__}: {error}".rstrip(": ")
         raise UsageError(
-            f"the runner kind {kind!r} ({found[kind].value}) cannot be loaded: {error}"
+            f"the runner kind {kind!r} ({found[kind].value}) cannot be loaded: {words}"
         ) from error
     missing = [part for part in _PARTS if not hasattr(loaded, part)]
     if not isinstance(loaded, type) or missing:
@@ -58,11 +60,45 @@ def open_settings_store(settings: Settings, *, read_only: bool = False) -> Store
         raise StoreOutOfReach(str(error)) from error
 
 
+def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]]:
+    """The variables that hold secrets of ours, and what is wrong with which runner's plug-in.
+
+    They are those of every runner in the file, whichever is used: a worker on this machine must not
+    see the credentials of a platform.
+    """
+    hidden = {settings.gates.deploy_key.removeprefix("env:")}
+    troubles = {}
+    for name, section in settings.runners.items():
+        try:
+            named: Iterable[str] = getattr(runner_class(section.kind), "SECRET_VARIABLES", ())
+            hidden |= set(named)
+        except UsageError as error:
+            troubles[f"runners.{name}"] = f"no rung can use the runner {name}: {error}"
+    return frozenset(hidden), troubles
+
+
+def card_slug(name: str) -> str:
+    """The official name of a card as ``[rungs.NAME]`` writes it.
+
+    >>> card_slug("NVIDIA T4"), card_slug("NVIDIA A100-SXM4-80GB")
+    ('nvidia-t4', 'nvidia-a100-sxm4-80gb')
+    """
+    return name.lower().replace(" ", "-")
+
+
 def build_rungs(
     settings: Settings, clock: Clock = SYSTEM, only: Sequence[str] | None = None
 ) -> list[Rung]:
-    """The rungs of tenure.toml with their runners. Raises :class:`UsageError`."""
-    hidden = frozenset({settings.gates.deploy_key.removeprefix("env:")})
+    """The rungs of tenure.toml (or those of ``only``) with their runners. Raises :class:`UsageError`.
+
+    A runner that none of them uses is not made, and its plug-in may be broken.
+    """
+    return _build(settings, clock, only, secret_variables(settings)[0])
+
+
+def _build(
+    settings: Settings, clock: Clock, only: Sequence[str] | None, hidden: frozenset[str]
+) -> list[Rung]:
     site = Site(settings.root, clock, hidden)
     runners: dict[str, tuple[Runner, type[Runner]]] = {}
     rungs = []
@@ -78,10 +114,23 @@ def build_rungs(
             capacity = kind.capacity(config.extra)
         except (ValueError, UsageError) as error:
             raise settings.error(("runners", section.runner), str(error)) from error
+        _check_card(settings, name, section, capacity)
+        price = Price(section.price.currency, section.price.per_h)
         rungs.append(
-            Rung(name, section.runner, runner, capacity, section.card, section.price_class)
+            Rung(name, section.runner, runner, capacity, section.card, section.price_class, price)
         )
     return rungs
+
+
+def _check_card(settings: Settings, name: str, section: RungSection, capacity: Capacity) -> None:
+    """A rung whose card is not the one that its runner rents would be paid for and refused."""
+    promised = card_slug(capacity.card)
+    if promised and section.card != promised:
+        raise settings.error(
+            ("rungs", name, "card"),
+            f"{section.card!r} is not what [runners.{section.runner}] rents, which is "
+            f"{capacity.card!r}; write card = {promised!r} here, or another card there",
+        )
 
 
 def build_dispatcher(
@@ -90,7 +139,7 @@ def build_dispatcher(
     clock: Clock = SYSTEM,
     only: Sequence[str] | None = None,
 ) -> Dispatcher:
-    """A dispatcher over the settings' store and ladder."""
-    return Dispatcher(
-        store or open_settings_store(settings), build_rungs(settings, clock, only), clock
-    )
+    """A dispatcher over the settings' store and ladder; it tells which plug-ins are broken."""
+    hidden, broken = secret_variables(settings)
+    rungs = _build(settings, clock, only, hidden)
+    return Dispatcher(store or open_settings_store(settings), rungs, clock, troubles=broken)

@@ -62,6 +62,7 @@ class JobMemory:
     rungs: tuple[str, ...]
     priority: int
     order: int
+    team: str | None = None
     spec: JobSpec | None = None
     witness: Witness | None = None
     etag: str = ""  # as last listed
@@ -101,7 +102,10 @@ class Bill:
     intent: Intent | None = None
     receipt: LaunchReceipt | None = None
     unmade: bool = False  # the store has said that there is no intent
+    failed: bool = False  # the platform is known to have made no machine
+    worked: bool = False  # there was a machine, though its receipt may be missing
     settlements: int = 0
+    bound_s: float | None = None  # when its platform ends it at the latest, as last recorded
     retry_at_s: float = 0.0
     pause_s: float = 0.25
 
@@ -109,6 +113,16 @@ class Bill:
     def rung(self) -> str:
         """The rung it was launched on; '' while its intent has not been read."""
         return self.intent.rung if self.intent else ""
+
+    @property
+    def beside(self) -> tuple[tuple[str, int], ...]:
+        """The (job, launch) that were launched on the same machine, as far as is known."""
+        return self.intent.beside if self.intent else ()
+
+    @property
+    def cost(self) -> bool:
+        """Whether there was anything to pay for, as far as is known."""
+        return self.worked or (self.receipt is not None and not self.failed)
 
 
 class World:
@@ -225,6 +239,9 @@ class World:
         memory.took_s = self._clock.monotonic_s()
         if witness.phase == "held":
             memory.unclaimed = 0
+        launch = witness.holder.launch if witness.holder else witness.launched
+        if witness.phase in ("held", "released", "finished") and (memory.job, launch) in self.bills:
+            self.bills[memory.job, launch].worked = True
         if witness.asked is None or (old and old.attempt != witness.attempt):
             memory.asked_s = None
         if witness.asked and memory.asked_s is None:
@@ -358,18 +375,35 @@ class World:
         for record in sorted(self._plans.values(), key=lambda record: record.version):
             terms = newest[record.plan].terms
             rungs, priority = terms.get("rungs"), terms.get("priority")
+            team = terms.get("team")
             for job in record.jobs:
                 memory = self.jobs.get(job) or JobMemory(
                     job, record.experiment, (), 0, len(self.jobs)
                 )
                 memory.rungs = tuple(str(r) for r in rungs) if isinstance(rungs, list) else ()
                 memory.priority = priority if isinstance(priority, int) else 0
+                memory.team = team if isinstance(team, str) else None
                 self.jobs[job] = memory
 
     def _observe_bills(self) -> None:
         prefix = keys.UNSETTLED
         if len(self.bills) > PAGE and not self._bills_matter():
             prefix += next(self._letters)  # all of them cost a LIST for each thousand
+        self._list_bills(prefix)
+
+    def see_bills(self) -> str:
+        """List every open bill now; why one may be missing or not known, or '' when all are."""
+        with self._lock:
+            self._list_bills(keys.UNSETTLED)
+            if keys.UNSETTLED in self.troubles:
+                return self.troubles[keys.UNSETTLED]
+            for bill in self.bills.values():
+                trouble = self.troubles.get(keys.launch(bill.job, bill.launch))
+                if bill.intent is None and trouble:
+                    return trouble
+            return ""
+
+    def _list_bills(self, prefix: str) -> None:
         try:
             rows = [row.key for row in self._store.list(prefix)]
         except StoreSilent as error:
@@ -384,7 +418,7 @@ class World:
             launch = int(number)
             seen.add((job, launch))
             bill = self.bills.setdefault((job, launch), Bill(job, launch))
-            answered = self._read_bill(bill) and answered
+            answered = self.read_bill(bill) and answered
         self.bills_seen = self.bills_seen or answered
         for job, launch in set(self.bills) - seen:
             if keys.unsettled(job, launch).startswith(prefix):
@@ -413,7 +447,7 @@ class World:
         for key in (keys.launch, keys.receipt, keys.unsettled):
             self.troubles.pop(key(job, launch), None)
 
-    def _read_bill(self, bill: Bill) -> bool:
+    def read_bill(self, bill: Bill) -> bool:
         """Read what is not known of it yet; whether the store answered."""
         try:
             if bill.intent is None:
@@ -457,6 +491,7 @@ class World:
             priority=m.priority,
             order=m.order,
             kind=m.spec.kind if m.spec else None,
+            cards=m.spec.cards if m.spec else 1,
             witness=m.witness,
             etag=m.read_etag,
             # a body that was renewed since it was read is judged by the age of the renewal
@@ -479,6 +514,13 @@ class World:
         """Every open bill as :func:`decide` wants it."""
         with self._lock:
             return tuple(
-                BillView(bill.job, bill.launch, bill.rung, bill.retry_at_s)
+                BillView(
+                    bill.job,
+                    bill.launch,
+                    bill.rung,
+                    bill.retry_at_s,
+                    bill.intent.name if bill.intent else "",
+                    bill.beside,
+                )
                 for bill in self.bills.values()
             )

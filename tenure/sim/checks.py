@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tenure.sim.clock import Process
-from tenure.sim.platform import Cloud
+from tenure.sim.platform import Cloud, Instance
 from tenure.sim.store import Object
 from tenure_protocol.codec import sha256_hex
 from tenure_protocol.lease.client import CLAIM_WINDOW_S
@@ -23,6 +23,7 @@ from tenure_worker import exits
 Body = dict[str, object]
 SLACK_S = 3.0
 _LEAVING_S = 5.0
+_ASKING_S = 6.0
 _FINAL = ("finished", "cancelled")
 _CARRIED = ("launch", "barrier", "attempt", "asked", "pointer", "holder", "held_back")
 
@@ -471,6 +472,28 @@ class Checker:
         """The platform is asked for a launch: it must have been announced."""
         if launch not in self.jobs[job].reserved:
             self.fail("E1 announced", f"launch {launch} was made and never announced")
+
+    def releasing(self, process: Process, instance: Instance) -> None:
+        """E3: nobody ends a machine on which somebody holds his job, whatever became of another.
+
+        What the dispatcher read before it asked is some seconds old, or older if it was frozen.
+        """
+        then_s = self._scheduler.now_s - _ASKING_S
+        if max(process.troubled_s, process.harmed_s) > then_s:
+            return
+        for job, launch in instance.aboard:
+            facts = self.jobs[job]
+            holder = facts.holder
+            if holder is None or holder.launch != launch or holder.hung:
+                continue
+            lapsed = any(
+                _nonce(w) != holder.nonce or moment_s - at_s > _lease_s(w)
+                for moment_s in (then_s, self._scheduler.now_s)
+                for at_s, w in [each for each in facts.past if each[0] <= moment_s][-1:]
+            )
+            if not lapsed and holder.process in instance.processes and not holder.process.dead:
+                name = holder.process.name
+                self.fail("E3 live holder", f"{process.name} ends the machine of {name}")
 
     def stepping(self, worker: Worker) -> None:
         """E2: a deposed worker stops within one renewal after it can read the store."""

@@ -95,8 +95,8 @@ class Weather:
 
 
 #: What a history is mostly about, drawn by its seed; ``mixed`` is a little of everything.
-THEMES = ("clear", "mixed", "outages", "lossy", "people", "platform")
-_WEIGHTS = (1, 6, 3, 2, 3, 3)
+THEMES = ("clear", "mixed", "outages", "lossy", "people", "platform", "packs")
+_WEIGHTS = (1, 6, 3, 2, 3, 3, 0)  # of packs is every tenth history, see ``run``
 _LOSSY = ("late_write", "late_write", "late_write", "lost_answer", "lost_answer", "lost_request")
 
 
@@ -129,4 +129,6 @@ def draw_weather(rng: Random, theme: str) -> Weather:
         weather.launch_kinds = ("late_start", "late_start", "launched_twice", "restarted")
     elif theme == "platform":
         weather.launch, weather.release = 0.5, 0.6
+    elif theme == "packs":
+        weather.launch = rng.choice((0.0, 0.2, 0.4))
     return weather

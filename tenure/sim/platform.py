@@ -37,6 +37,9 @@ class Starter(Protocol):
     def start(self, job: str, launch: int, rung: str) -> Process:
         """Start a worker's process."""
 
+    def releasing(self, process: Process, instance: Instance) -> None:
+        """A dispatcher asks for the end of a machine."""
+
     def calling(self, process: Process, call: str, key: str, body: bytes) -> None:
         """A process is about to send a request."""
 
@@ -46,10 +49,9 @@ class Starter(Protocol):
 
 @dataclass
 class Instance:
-    """One launch as the platform knows it."""
+    """One machine as the platform knows it."""
 
-    job: str
-    launch: int
+    aboard: tuple[tuple[str, int], ...]  # (job, launch)
     rung: str
     processes: list[Process] = field(default_factory=list)
     ended: bool = False
@@ -73,14 +75,15 @@ class Cloud:
         self.excluded: dict[str, set[str]] = {}  # job: rungs it failed on for good
 
     def start(self, instance: Instance, delay_s: float, ghost: bool = False) -> None:
-        """Start a worker later. A ghost is one the platform does not know of."""
+        """Start its workers later. A ghost is one the platform does not know of."""
 
         def begin() -> None:
             if instance.ended and not ghost:
                 return
-            process = self.starter.start(instance.job, instance.launch, instance.rung)
-            if not ghost:
-                instance.processes.append(process)
+            for job, launch in instance.aboard:
+                process = self.starter.start(job, launch, instance.rung)
+                if not ghost:
+                    instance.processes.append(process)
 
         self.scheduler.at(self.scheduler.now_s + delay_s, begin)
 
@@ -105,33 +108,34 @@ class SimulatedPlatform:
 
     @classmethod
     def capacity(cls, config: Mapping[str, object]) -> Capacity:
-        return Capacity(1, 2, cast(float, config["window_s"]))
+        cards = cast(int, config["cards"])
+        return Capacity(cards, 2, cast(float, config["window_s"]), cards=cards)
 
     def launch(self, jobs: Sequence[Job]) -> Receipt:
-        (job,) = jobs
-        cloud = self._cloud
-        self._travel("launch", job.name)
-        launched = (job.job_id, job.launch)
+        cloud, name = self._cloud, jobs[0].name
+        self._travel("launch", name)
+        launched = tuple((job.job_id, job.launch) for job in jobs)
         fault = ""
         if cloud.weather.strikes(cloud.weather.launch, cloud.scheduler.now_s):
             fault = cloud.weather.draw(cloud.weather.launch_kinds)
             if fault == "rejected" and cloud.weather.rng.random() < 0.1:
                 cloud.weather.counts["protocol_error"] += 1
                 fault = "protocol_error"
-        cloud.starter.trace(self._process.name, "launch", job.name, fault)
-        self._refuse(fault, job, launched)
-        cloud.accepted.add(launched)
-        if job.name not in cloud.instances:
-            self._begin(Instance(job.job_id, job.launch, self._name), job.name, fault)
+        cloud.starter.trace(self._process.name, "launch", name, fault)
+        self._refuse(fault, launched)
+        cloud.accepted.update(launched)
+        if name not in cloud.instances:
+            self._begin(Instance(launched, self._name), name, fault)
         if fault == "unreachable_sent":
             raise Unreachable("the connection was cut after the request", sent=True)
         at_s = EPOCH_S + cloud.scheduler.now_s
-        return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, {"name": job.name})
+        together = tuple(job.job_id for job in jobs)
+        return Receipt(together, self._name, name, "cpu", at_s, {"name": name})
 
-    def _refuse(self, fault: str, job: Job, launched: tuple[str, int]) -> None:
+    def _refuse(self, fault: str, launched: tuple[tuple[str, int], ...]) -> None:
         cloud = self._cloud
         if cloud.scheduler.now_s < cloud.weather.platform_out_until_s:
-            cloud.failed.add(launched)
+            cloud.failed.update(launched)
             raise Unreachable("the platform's path is down")
         if fault == "unreachable_sent" and cloud.weather.rng.random() < 0.5:
             raise Unreachable("the connection was cut before the request arrived", sent=True)
@@ -142,11 +146,13 @@ class SimulatedPlatform:
             "protocol_error": ProtocolError,
         }
         if fault in refusals:
-            cloud.failed.add(launched)
-            if fault == "rejected":
-                cloud.rejections[job.job_id] = cloud.rejections.get(job.job_id, 0) + 1
-            if fault == "protocol_error":
-                cloud.excluded.setdefault(job.job_id, set()).add(self._name)
+            if fault != "protocol_error":  # of which nobody can know what was done
+                cloud.failed.update(launched)
+            for job, _ in launched:
+                if fault == "rejected":
+                    cloud.rejections[job] = cloud.rejections.get(job, 0) + 1
+                if fault == "protocol_error":
+                    cloud.excluded.setdefault(job, set()).add(self._name)
             raise refusals[fault](f"the platform answered {fault}")
 
     def _begin(self, instance: Instance, name: str, fault: str) -> None:
@@ -170,9 +176,8 @@ class SimulatedPlatform:
         cloud.starter.trace(self._process.name, "release", receipt.name)
         if now_s < cloud.weather.platform_out_until_s:
             raise Unreachable("the platform's path is down")
-        instance = cloud.instances.setdefault(
-            receipt.name, Instance(receipt.jobs[0], 0, self._name, ended=True)
-        )
+        instance = cloud.instances.setdefault(receipt.name, Instance((), self._name, ended=True))
+        cloud.starter.releasing(self._process, instance)
         instance.asked += 1
         if instance.asked == 1 and cloud.weather.strikes(cloud.weather.release, now_s):
             fault = cloud.weather.draw(_RELEASE_FAULTS)

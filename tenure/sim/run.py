@@ -14,11 +14,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
+from tenure.dispatch.ladder import Price
 from tenure.sim.checks import Violation
 from tenure.sim.faults import Weather, draw_theme, draw_weather
 from tenure.sim.world import Incident, Plan, Task, World
 
 _SHARE = 200  # histories of one errand to a process
+#: So that a seed below is the history that it was before machines took several jobs.
+PACKS_EVERY = 10
 #: Incidents of a theme, by how often they are drawn.
 _MIXED = (
     *("store_outage", "dispatcher_outage", "worker_outage", "platform_outage") * 2,
@@ -44,6 +47,7 @@ _INCIDENTS = {
     "mixed": _MIXED,
     "lossy": ("worker_crash", "worker_stop", "dispatcher_crash", "human_pause", "notice"),
     "people": _PEOPLE,
+    "packs": ("worker_crash", "dispatcher_crash", "human_revoke", "worker_hang", *_MIXED),
     "platform": ("platform_outage", "worker_crash", "dispatcher_crash", "notice", "worker_hang"),
 }
 
@@ -92,7 +96,9 @@ class Summary:
 
 def draw_plan(rng: Random, weather: Weather, theme: str) -> Plan:
     """The jobs, dispatchers and incidents of a history."""
-    tasks = tuple(_task(rng) for _ in range(1 if rng.random() < 0.85 else 2))
+    packed = theme == "packs"
+    several = rng.choice((2, 3, 4)) if packed else 1 if rng.random() < 0.85 else 2
+    tasks = tuple(_task(rng) for _ in range(several))
     # A gap of the watch is a third of a lease, at least 3 s; a slower one needs the background watch.
     quick = any(task.steps > 20 for task in tasks)
     watching = rng.random() < 0.15
@@ -109,6 +115,8 @@ def draw_plan(rng: Random, weather: Weather, theme: str) -> Plan:
         tick_s=rng.uniform(1.2, 2.4) if quick and not watching else rng.uniform(2.0, 6.0),
         background_watch=watching,
         window_s=rng.uniform(30.0, 50.0),
+        cards=rng.choice((2, 3)) if packed else 1,
+        price=Price("credits", 1.0) if packed else None,
         incidents=tuple(incidents),
     )
 
@@ -171,7 +179,7 @@ def run_history(seed: int, record: bool = False, theme: str = "") -> History:
 
 def _run(seed: int, record: bool = False, theme: str = "") -> History:
     rng = Random(seed)
-    theme = theme or draw_theme(rng)
+    theme = theme or ("packs" if seed % PACKS_EVERY == PACKS_EVERY - 1 else draw_theme(rng))
     weather = draw_weather(rng, theme)
     world = World(rng, weather, draw_plan(rng, weather, theme), record)
     tale = world.run()

@@ -14,13 +14,14 @@ from random import Random
 
 from tenure.dispatch.contract import Site
 from tenure.dispatch.execution import Execution
+from tenure.dispatch.ladder import Price
 from tenure.dispatch.loop import Dispatcher, Rung
 from tenure.plan.enlist import enlist
 from tenure.sim import toy
 from tenure.sim.checks import Checker, JobFacts, Worker
 from tenure.sim.clock import Killed, Process, Scheduler, SimulatedClock, SimulatedLock
 from tenure.sim.faults import Weather
-from tenure.sim.platform import Cloud, SimulatedPlatform
+from tenure.sim.platform import Cloud, Instance, SimulatedPlatform
 from tenure.sim.store import DirectStore, Object, Objects, SimulatedStore
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import change, read_witness
@@ -70,6 +71,8 @@ class Plan:
     dispatchers: int = 1
     tick_s: float = 4.0
     window_s: float = 40.0
+    cards: int = 1  # of one machine, which takes so many jobs
+    price: Price | None = None
     background_watch: bool = False
     incidents: tuple[Incident, ...] = ()
 
@@ -234,11 +237,18 @@ class World:
             "cloud": self.cloud,
             "process": process,
             "window_s": self.plan.window_s,
+            "cards": self.plan.cards,
         }
         site = Site(_NOWHERE, clock)
         capacity = SimulatedPlatform.capacity(config)
         return [
-            Rung(name, name, SimulatedPlatform(name, config, site), capacity)
+            Rung(
+                name,
+                name,
+                SimulatedPlatform(name, config, site),
+                capacity,
+                price=self.plan.price,
+            )
             for name in self.plan.rungs
         ]
 
@@ -260,6 +270,10 @@ class World:
         self.trace(process.name, "starts for launch", launch, rung)
         self.scheduler.spawn(process, lambda: self._work(worker, task))
         return process
+
+    def releasing(self, process: Process, instance: Instance) -> None:
+        """A dispatcher asks for the end of a machine."""
+        self.checker.releasing(process, instance)
 
     def _work(self, worker: Worker, task: Task) -> None:
         process = worker.process

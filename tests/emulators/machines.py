@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 _STOP_GRACE_S = 5.0
 
 
@@ -106,24 +108,24 @@ class Machines:
         path.chmod(0o755)
 
     def end(self, machine: Machine, grace_s: float = _STOP_GRACE_S) -> None:
-        """SIGTERM to all of it, SIGKILL after ``grace_s``; returns at once, as platforms do."""
+        """SIGTERM to its main process and that one's group, SIGKILL to all of it after ``grace_s``; returns at once, as platforms do."""
         self._signal(machine, signal.SIGTERM)
 
         def kill() -> None:
             with suppress(subprocess.TimeoutExpired):
                 machine.process.wait(grace_s)
-            self._signal(machine, signal.SIGKILL)
+            self._all(machine, signal.SIGKILL)
 
         threading.Thread(target=kill, daemon=True).start()
 
     def vanish(self, machine: Machine) -> None:
         """The machine is gone from one moment to the next: SIGKILL to all of it."""
-        self._signal(machine, signal.SIGKILL)
+        self._all(machine, signal.SIGKILL)
         machine.process.wait()
 
     def freeze(self, machine: Machine) -> None:
         """SIGSTOP to all of it."""
-        self._signal(machine, signal.SIGSTOP)
+        self._all(machine, signal.SIGSTOP)
 
     @property
     def running(self) -> list[Machine]:
@@ -133,8 +135,18 @@ class Machines:
     def close(self) -> None:
         """End everything."""
         for machine in self.all:
-            self._signal(machine, signal.SIGKILL)
+            self._all(machine, signal.SIGKILL)
             machine.process.wait()
+
+    @staticmethod
+    def _all(machine: Machine, number: int) -> None:
+        """Signal what runs on the machine, in whatever session: its home is the machine's folder."""
+        home = str(machine.folder)
+        for _ in range(2):  # what was just being started is there the second time
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if process.environ().get("HOME") == home:
+                        process.send_signal(number)
 
     @staticmethod
     def _signal(machine: Machine, number: int) -> None:

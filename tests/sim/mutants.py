@@ -11,6 +11,7 @@ import pytest
 
 from tenure.dispatch import decide, loop
 from tenure.dispatch import world as dispatch_world
+from tenure.dispatch.contract import LaunchFailed, ProtocolError
 from tenure_protocol.lease import client, keys, machine, watch
 from tenure_protocol.lease.client import Changed, Confirmed, Deposed, Lease, Silent, Unsettled
 from tenure_protocol.lease.machine import Hold, Occupied, Refused, Vacant, Watched, transition
@@ -337,6 +338,32 @@ def no_answer_from_the_platform_is_taken_as_failure(patch: Patch) -> None:
         real(self, memory, rung, launch, error)  # type: ignore[arg-type]
 
     patch.setattr(loop.Dispatcher, "_failed", failed)
+
+
+@mutant("8 evidence", theme="platform")
+def a_protocol_error_is_taken_as_failure(patch: Patch) -> None:
+    real = loop.Dispatcher._failed
+
+    def failed(
+        self: loop.Dispatcher,
+        memory: dispatch_world.JobMemory,
+        rung: loop.Rung,
+        launch: int,
+        error: LaunchFailed,
+    ) -> None:
+        real(self, memory, rung, launch, error)
+        if isinstance(error, ProtocolError):
+            memory.failed_launch = max(memory.failed_launch, launch)
+
+    patch.setattr(loop.Dispatcher, "_failed", failed)
+
+
+@mutant("E3", theme="packs")
+def a_machine_ends_with_the_first_of_its_jobs(patch: Patch) -> None:
+    def nobody(*_: object, **__: object) -> tuple[()]:
+        return ()
+
+    patch.setattr(decide, "still_aboard", nobody)
 
 
 @mutant("E5")

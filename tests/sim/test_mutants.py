@@ -32,6 +32,8 @@ SEEDS: dict[str, int] = {
     "an_etag_is_refreshed_blindly": 95,
     "a_reservation_without_an_answer_is_forgotten": 123,
     "no_answer_from_the_platform_is_taken_as_failure": 74,
+    "a_protocol_error_is_taken_as_failure": 14,
+    "a_machine_ends_with_the_first_of_its_jobs": 0,
     "bills_of_another_dispatcher_are_not_looked_for": 0,
     "a_new_save_under_the_old_name": 0,
     "no_attempt_in_the_prefix": 2,

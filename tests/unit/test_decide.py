@@ -247,3 +247,118 @@ def test_every_job_gets_exactly_one_action_and_no_rung_is_oversold(
     assert launches <= max(0, RUNG.capacity.launches - bills)
     assert all(reason for _, reason in decisions)
     assert decisions == decide(Snapshot(views, taken, {"local": RUNG}), 0.0)
+
+
+# --------------------------------------------------------------------------- several on a machine
+
+PAIR = replace(RUNG, capacity=Capacity(2, 2, 60.0, cards=2))
+
+
+def several(*views: JobView, bills: tuple[BillView, ...] = (), rung: RungView = PAIR) -> dict:
+    """Action and reason by job."""
+    decisions = decide(Snapshot(views, bills, {"local": rung}), 100.0)
+    return {action.job: (action, reason) for action, reason in decisions}
+
+
+def test_jobs_share_a_machine_in_the_order_of_turns_and_say_so() -> None:
+    views = [replace(job(), job=name, order=n) for n, name in enumerate("abc")]
+    told = several(*views)
+    for name in "ab":
+        assert told[name] == (
+            Launch(name, "local", "none", ("a", "b")),
+            "nobody has run it yet; 1 of 2 slots of rung local left; "
+            "with 1 other job on one machine of 2 cards",
+        )
+    assert told["c"] == (
+        Launch("c", "local", "none"),
+        "nobody has run it yet; 0 of 2 slots of rung local left; alone on one machine of 2 cards",
+    )
+
+
+def test_a_job_that_needs_more_cards_than_a_machine_has_is_out_in_words() -> None:
+    action, reason = one(job(cards=2))
+    assert action == Cancel("j")
+    assert reason == "no allowed rung (local: its machine has 1 card, the job needs 2)"
+    two = several(job(cards=2))
+    assert two["j"][0] == Launch("j", "local", "none")
+
+
+def test_the_open_launches_of_one_machine_take_one_slot() -> None:
+    taken = (
+        BillView("a", 1, "local", machine="m", beside=(("b", 1),)),
+        BillView("b", 1, "local", machine="m", beside=(("a", 1),)),
+    )
+    assert "0 of 2 slots of rung local left" in several(job(), bills=taken)["j"][1]
+    apart = tuple(replace(bill, machine=bill.job) for bill in taken)
+    assert several(job(), bills=apart)["j"][0] == Wait("j")
+
+
+def test_a_machine_ends_when_every_launch_on_it_is_over() -> None:
+    a, b = replace(job(witness("finished")), job="a"), replace(job(witness("held")), job="b")
+    bills = (
+        BillView("a", 1, "local", machine="m", beside=(("b", 1),)),
+        BillView("b", 1, "local", machine="m", beside=(("a", 1),)),
+    )
+    words = "it is finished; the bill of launch 1 stays open for launch 1 of job b on its machine"
+    assert several(a, b, bills=bills)["a"] == (Wait("a"), words)
+    for why, other in {
+        "silent": replace(b, silent="timeout"),
+        "broken": replace(b, broken="it is no JSON"),
+        "may still claim": replace(b, witness=witness("expected"), age_s=1.0),
+    }.items():
+        decisions = decide(Snapshot((a, other), bills, {"local": PAIR}), 100.0)
+        assert not any(isinstance(action, ReleaseBill) for action, _ in decisions), why
+    unknown = decide(Snapshot((a,), bills, {"local": PAIR}), 100.0)
+    assert not any(isinstance(action, ReleaseBill) for action, _ in unknown), "of no plan we know"
+    for w in (witness("finished"), witness("held", holder=Holder(2, "n"))):
+        decisions = decide(Snapshot((a, replace(b, witness=w)), bills, {"local": PAIR}), 100.0)
+        ended = {action for action, _ in decisions if isinstance(action, ReleaseBill)}
+        assert ended == {ReleaseBill("a", 1, "local"), ReleaseBill("b", 1, "local")}
+    closed = decide(Snapshot((a, b), bills[:1], {"local": PAIR}), 100.0)
+    assert closed[0][0] == ReleaseBill("a", 1, "local"), "the other one is closed already"
+
+
+def test_a_lapsed_job_gets_the_slot_of_its_machine_unless_somebody_lives_there() -> None:
+    lapsed = replace(job(witness("held"), age_s=13.0), job="a")
+    bills = (
+        BillView("a", 1, "local", machine="m", beside=(("b", 1),)),
+        BillView("b", 1, "local", machine="m", beside=(("a", 1),)),
+    )
+    one_slot = replace(PAIR, capacity=Capacity(2, 1, 60.0, cards=2))
+
+    def ends(other: JobView) -> bool:
+        decisions = decide(Snapshot((lapsed, other), bills, {"local": one_slot}), 100.0)
+        return any(isinstance(action, ReleaseBill) for action, _ in decisions)
+
+    beside = replace(lapsed, job="b")
+    assert ends(beside), "none of the two lives"
+    assert not ends(replace(beside, age_s=5.0))
+    assert not ends(replace(beside, silent="timeout"))
+    assert ends(replace(beside, witness=witness("finished")))
+
+
+@given(
+    needs=st.lists(st.integers(1, 4), max_size=10),
+    bills=st.integers(0, 4),
+    per_launch=st.integers(1, 4),
+    cards=st.integers(1, 4),
+)
+def test_no_machine_is_overfull_and_the_launches_of_one_agree(
+    needs: list[int], bills: int, per_launch: int, cards: int
+) -> None:
+    views = [replace(job(cards=need), job=f"j{n}", order=n) for n, need in enumerate(needs)]
+    taken = tuple(BillView(f"x{n}", 1, "local", machine=f"m{n // 2}") for n in range(bills))
+    rung = replace(RUNG, capacity=Capacity(per_launch, 3, 60.0, cards=cards))
+    told = several(*views, bills=taken, rung=rung)
+    assert set(told) == {view.job for view in views}
+    packs = {
+        action.pack or (action.job,) for action, _ in told.values() if isinstance(action, Launch)
+    }
+    aboard = [name for pack in packs for name in pack]
+    assert len(aboard) == len(set(aboard)), "every job in one pack at most"
+    assert len(packs) <= 3 - (bills + 1) // 2
+    for pack in packs:
+        assert len(pack) <= per_launch
+        assert sum(needs[int(name[1:])] for name in pack) <= cards
+        assert list(pack) == sorted(pack, key=lambda name: int(name[1:]))
+        assert all(told[name][0].pack == (pack if len(pack) > 1 else ()) for name in pack)

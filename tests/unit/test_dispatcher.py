@@ -31,7 +31,7 @@ from tenure.dispatch.contract import (
 )
 from tenure.dispatch.decide import Launch
 from tenure.dispatch.execution import Execution
-from tenure.dispatch.loop import Dispatcher, Rung
+from tenure.dispatch.loop import Dispatcher, Rung, _Reserved
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import encode
@@ -268,7 +268,7 @@ def test_a_decision_holds_for_the_body_it_was_made_from_alone() -> None:
     lease = bench.claim()
     bench.dispatcher.world.watch()
     assert memory.witness and memory.witness.phase == "held"
-    bench.dispatcher._launch(Launch(bench.jobs[0], "local", "vacant"), "decided from expected")
+    bench.dispatcher._launch([(Launch(bench.jobs[0], "local", "vacant"), "from expected")])
     bench.dispatcher._write(bench.jobs[0], Cancel("d", "decided from expected"))
     assert isinstance(lease.write(Hold(lease.holder, 1, 100.0)), Confirmed)
 
@@ -289,7 +289,7 @@ def test_a_frozen_dispatcher_leaves_no_launch_without_a_bill() -> None:
     for _ in range(3):
         other.tick()
     memory = frozen.world.jobs[job]
-    frozen._make(memory, frozen.rungs["local"], 1, "woken")
+    frozen._make([_Reserved(memory, spec, 1, "woken")], frozen.rungs["local"])
     assert [made.launch for made in bench.runner.launched] == [2], "its intent's key is taken"
 
 
@@ -339,14 +339,21 @@ def test_an_ambiguous_launch_is_waited_for() -> None:
     assert bench.claim().attempt == 1, "what was launched all the same may claim"
 
 
-def test_a_protocol_error_is_fatal_on_that_rung() -> None:
-    bench = Bench()
-    bench.runner.failures = [ProtocolError("200 and no body")]
-    bench.dispatcher.tick()
-    bench.dispatcher._parked["local"].until_s = 0.0
-    bench.dispatcher.tick()
-    state = Execution(bench.store, {}, SYSTEM, "t").status(bench.jobs[0])
-    assert isinstance(state, Finished) and "200 and no body" in state.reason
+def test_a_protocol_error_is_fatal_on_that_rung_once_the_window_is_over() -> None:
+    """What answered nonsense may have launched all the same."""
+    with FakeClock() as clock:
+        bench = Bench(1, MemoryStore(clock), clock)
+        bench.runner.failures = [ProtocolError("200 and no body")]
+        verbs = Execution(bench.store, {}, clock, "t")
+        for _ in range(5):
+            bench.dispatcher.tick()
+            clock.sleep(10.0)
+        assert verbs.status(bench.jobs[0]) == Vacant("expected")
+        for _ in range(3):
+            bench.dispatcher.tick()
+            clock.sleep(10.0)
+        state = verbs.status(bench.jobs[0])
+        assert isinstance(state, Finished) and "200 and no body" in state.reason
 
 
 def test_a_refused_job_ends_with_the_workers_words() -> None:
@@ -592,7 +599,7 @@ def test_a_changed_witness_is_decided_anew() -> None:
     stored = read_witness(bench.store, keys.witness_of(bench.specs[0]))
     bench.another().tick()
     assert bench.runner.launched[0].launch == 1
-    bench.dispatcher._launch(Launch(bench.jobs[0], "local", "none"), "stale")
+    bench.dispatcher._launch([(Launch(bench.jobs[0], "local", "none"), "stale")])
     assert len(bench.runner.launched) == 1
     assert stored.witness is None
     assert not isinstance(

@@ -19,6 +19,8 @@ import json
 import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -125,6 +127,7 @@ _NUMERIC_VARIABLES = (
 OWN_PACKAGES = frozenset({"tenure", "tenure-worker"})
 NO_TORCH = "none: torch is not installed"
 TORCH_NOT_ASKED = "none: torch was not asked"
+_SMI_S = 5.0
 
 
 # -------------------------------------------------------------------------------- compare
@@ -429,9 +432,10 @@ def _cpu_flags() -> str | None:
 
 
 def _card(torch: ModuleType | None) -> dict[str, object]:
-    """Card, count, driver and compute capability, from NVML; from torch where NVML is missing.
+    """Card, count, driver and compute capability: from NVML, else from torch, else from nvidia-smi.
 
-    NVML first, because asking torch for a name opens a CUDA context in this process.
+    NVML first, because asking torch for a name opens a CUDA context in this process; nvidia-smi last,
+    because it is a process of its own, and there where neither of the others is installed.
     """
     found, why = _from_nvml()
     if not found and torch is not None and torch.cuda.is_available():
@@ -441,6 +445,7 @@ def _card(torch: ModuleType | None) -> dict[str, object]:
             for n in range(count)
         ]
         found = _cards(models, None, "torch")
+    found = found or _from_smi()
     if found:
         return found
     return {
@@ -458,7 +463,7 @@ def _cards(models: list[tuple[str, str]], driver: str | None, source: str) -> di
         "card": " + ".join(names),
         "cards": len(models),
         "driver": driver,
-        "compute_capability": " + ".join(sorted({capability for _, capability in models})),
+        "compute_capability": " + ".join(sorted({each for _, each in models if each})) or None,
         "gpu": f"{len(models)} x {' + '.join(names)}, told by {source}",
     }
 
@@ -509,6 +514,48 @@ def _visible(nvml: ModuleType, visible: str | None) -> list[object]:
             chosen.extend(named)
         else:
             break
+    return chosen
+
+
+def _from_smi() -> dict[str, object]:
+    """The visible cards by nvidia-smi, or nothing. Old drivers know no ``compute_cap``."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    for fields in ("name,driver_version,uuid,compute_cap", "name,driver_version,uuid"):
+        try:
+            done = subprocess.run(
+                [tool, f"--query-gpu={fields}", "--format=csv,noheader"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SMI_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return {}
+        lines = done.stdout.decode(errors="replace").splitlines()
+        # A line that tells less than was asked for still tells the name.
+        rows = [[*map(str.strip, line.split(",")), "", "", ""] for line in lines if line.strip()]
+        if done.returncode == 0 and rows:
+            seen = _visible_rows(rows, os.environ.get("CUDA_VISIBLE_DEVICES"))
+            models = [(row[0], row[3]) for row in seen]
+            return _cards(models, rows[0][1] or None, "nvidia-smi") if models else {}
+    return {}
+
+
+def _visible_rows(rows: list[list[str]], visible: str | None) -> list[list[str]]:
+    """As :func:`_visible`, over rows whose third field is the card's UUID."""
+    if visible is None:
+        return rows
+    chosen: list[list[str]] = []
+    for token in (part.strip() for part in visible.split(",")):
+        if token.isdigit() and int(token) < len(rows):
+            chosen.append(rows[int(token)])
+            continue
+        named = [row for row in rows if token.startswith("GPU-") and row[2].startswith(token)]
+        if len(named) != 1:
+            break
+        chosen += named
     return chosen
 
 

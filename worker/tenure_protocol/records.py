@@ -276,6 +276,15 @@ class Manifest:
 
 
 @dataclass(frozen=True)
+class Aboard:
+    """One launch on a machine that takes several."""
+
+    job: str
+    launch: int
+    cards: int  # of the machine that are its own
+
+
+@dataclass(frozen=True)
 class Intent:
     """Written before a launch: whatever the platform then does can be found by ``name``."""
 
@@ -283,11 +292,23 @@ class Intent:
     launch: int
     runner: str
     rung: str
-    name: str  # unique; the platform is asked for it after a failure
+    name: str  # of the machine, unique; the platform is asked for it after a failure
     by: str  # dispatcher
     reason: str  # why it was launched, in words and numbers
     at_s: float  # Unix time by the dispatcher's clock, for people
+    pack: tuple[Aboard, ...] | None = None  # all launches on the machine; None: this one alone
     protocol: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        mine = [(each.job, each.launch) for each in self.pack or ()]
+        if self.pack is not None and mine.count((self.job, self.launch)) != 1:
+            raise ValueError("the pack of a launch names that launch once")
+
+    @property
+    def beside(self) -> tuple[tuple[str, int], ...]:
+        """The other (job, launch) on the same machine."""
+        every = ((each.job, each.launch) for each in self.pack or ())
+        return tuple(each for each in every if each != (self.job, self.launch))
 
 
 @dataclass(frozen=True)
@@ -302,6 +323,7 @@ class LaunchReceipt:
     card: str
     at_s: float
     handle: dict[str, object]  # what the runner needs to release it
+    jobs: tuple[str, ...] | None = None  # all that the machine was started with; None: this one
     protocol: int = PROTOCOL_VERSION
 
 
@@ -316,6 +338,36 @@ class SettlementRecord:
     at_s: float
     until_s: float | None = None
     protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """What one launch cost, by one dispatcher. Two may both write one: sums take each launch once."""
+
+    job: str
+    launch: int
+    experiment: str
+    runner: str
+    rung: str
+    name: str  # of the machine, which other jobs may share
+    card: str
+    price_class: str
+    currency: str  # sums are never taken across currencies
+    per_h: float  # in ``currency``, of the whole machine
+    paid_s: float  # of the whole machine
+    share: float  # of the machine that this job is charged for: over 0, at most 1
+    amount: float  # in ``currency``: per_h * paid_s / 3600 * share
+    outcome: Literal["closed", "bounded"]  # bounded: ``paid_s`` is the most it can come to
+    at_s: float  # Unix time of the settlement, by the dispatcher's clock
+    told: bool = False  # the platform itself told ``paid_s``; else it is counted by our clock
+    team: str | None = None
+    protocol: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}, it is over 0 and at most 1")
+        if min(self.per_h, self.paid_s, self.amount) < 0:
+            raise ValueError("per_h, paid_s and amount are not negative")
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,16 @@ from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.records import PROTOCOL_VERSION, JobSpec
-from tenure_protocol.store.api import Store, StoreUnusable, is_key
+from tenure_protocol.store.api import Progress, Store, StoreUnusable, is_key
 from tenure_protocol.store.open import open_store
-from tenure_worker import code, exits, stages
+from tenure_worker import cargo, code, exits, stages
 from tenure_worker.claim import claim, patiently, read_spec, refuse
 from tenure_worker.exits import EXIT_CODES, Stopped
+from tenure_worker.experiment import Experiment
 from tenure_worker.gang import Follower, Gang, follow, lead, note_exit
 from tenure_worker.tenure import Tenure
 
+_DATA_IS_HERE = "data"  # what rank 0 tells the other ranks
 _TABLE = "\n".join(f"  {number:3d}  {words}" for number, words in EXIT_CODES.items())
 
 
@@ -47,8 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--code",
-        default=env.get("TENURE_CODE", "."),
-        help="folder that entry points are imported from, $TENURE_CODE",
+        default=env.get("TENURE_CODE") or (None if env.get("TENURE_FETCH") == "1" else "."),
+        help="folder that entry points are imported from, $TENURE_CODE; with TENURE_FETCH=1 and none "
+        "named, code and data come from the store",
     )
     options = parser.parse_args(argv)
     if not options.store or not options.job:
@@ -58,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with _exit_code_survives_sigterm():
             store = patiently(lambda: open_store(options.store))
-            return note_exit(work(store, options.job, options.launch, Path(options.code)))
+            here = Path(options.code) if options.code else None
+            return note_exit(work(store, options.job, options.launch, here))
     except StoreUnusable as error:
         print(f"tenure: {error}", file=sys.stderr)
         return note_exit(exits.USAGE)
@@ -80,26 +84,36 @@ def _exit_code_survives_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def work(store: Store, job: str, launch: int, code_path: Path) -> int:
-    """Prepare the environment, claim and run. Raises :class:`Stopped`."""
+def work(store: Store, job: str, launch: int, code_path: Path | None) -> int:
+    """Prepare the environment, claim and run. Raises :class:`Stopped`.
+
+    Without a ``code_path`` the code is fetched into the working directory before the claim, and the
+    data after it.
+    """
     try:
         spec = patiently(lambda: read_spec(store, job))
     except Corrupt as error:
         raise Stopped(exits.PROTOCOL, str(error)) from error
+    if refusal := os.environ.get("TENURE_REFUSE"):  # this machine knows already that it cannot
+        refuse(spec.id, launch, refusal, store, SYSTEM)
     if spec.requires is not None:
         _pin(spec, store, launch)
+    if code_path is None:
+        code_path = _fetch_code(spec, store, launch)
     code.add_code_path(code_path.absolute())
     _same_code(spec, store, launch)
     if spec.cards > 1 and spec.kind == "train":
         gang = Gang.of_environment()
         if gang is None:
+            _promised(spec, store, launch)
             return lead(spec)
         if gang.rank > 0:
-            return follow(spec, gang, lambda rank: _train(spec, rank))
+            return follow(spec, gang, lambda rank: _train(spec, rank, gang))
+    measured = _promised(spec, store, launch)
     try:
-        with claim(spec.id, store, launch, measured=fingerprint.measure()) as tenure:
+        with claim(spec.id, store, launch, measured=measured) as tenure:
             with _Tee(tenure):
-                experiment = code.load_experiment(spec.entry_point)
+                experiment = _experiment(spec, store, tenure)
                 _same_data(spec, experiment)
                 result = stages.run(tenure, experiment)
             tenure.finish(result)
@@ -111,8 +125,10 @@ def work(store: Store, job: str, launch: int, code_path: Path) -> int:
     return exits.FINISHED
 
 
-def _train(spec: JobSpec, rank: Follower) -> None:
+def _train(spec: JobSpec, rank: Follower, gang: Gang) -> None:
     """What a rank beside rank 0 runs; its result is rank 0's to give."""
+    if _fetches():
+        gang.wait_for(_DATA_IS_HERE)
     experiment = code.load_experiment(spec.entry_point)
     experiment.train(cast(Tenure, rank), spec.config, spec.seed)
 
@@ -129,22 +145,79 @@ def _pin(spec: JobSpec, store: Store, launch: int) -> None:
         refuse(spec.id, launch, reason, store, SYSTEM)
 
 
-def _same_code(spec: JobSpec, store: Store, launch: int) -> None:
+def _fetches() -> bool:
+    """Whether this machine has nothing of the user's but what the store has."""
+    return os.environ.get("TENURE_FETCH") == "1"
+
+
+def _fetch_code(spec: JobSpec, store: Store, launch: int) -> Path:
+    """Fetch the code, work where it lies, and refuse whatever its digest does not cover.
+
+    The processes that this one starts find it as well: the ranks of a job of several cards.
+    """
+    folder = Path.cwd() / "code"
+    try:
+        here, *beside = patiently(lambda: cargo.fetch_code(store, spec.code, folder))
+    except (cargo.BadBundle, OSError) as error:
+        refuse(spec.id, launch, str(error), store, SYSTEM)
+    os.chdir(here)
+    for path in reversed([here, *beside]):
+        code.add_code_path(Path(path))
+    before = [os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*beside, *before]))
+    os.environ["TENURE_CODE"] = here
+    own = _same_code(spec, store, launch, trusted=False)  # nothing of it has run so far
+    if strangers := cargo.strangers(folder, [file.path for file in own.files]):
+        reason = f"the bundle of code holds {strangers[0]!r}, which the code of the job never names"
+        refuse(spec.id, launch, reason, store, SYSTEM)
+    return Path(here)
+
+
+def _promised(spec: JobSpec, store: Store, launch: int) -> dict[str, object]:
+    """The environment, measured; refuse a machine that has not the card that was promised."""
+    measured = fingerprint.measure()
+    promised = os.environ.get("TENURE_CARD", "")
+    if words := cargo.wrong_card(promised, spec.cards, measured):
+        refuse(spec.id, launch, words, store, SYSTEM)
+    return measured
+
+
+def _experiment(spec: JobSpec, store: Store, tenure: Tenure) -> Experiment:
+    """Import the experiment, once its data is here. Raises what the user's module raises."""
+    if not _fetches():
+        return code.load_experiment(spec.entry_point)
+    what, here = "fetching the data", Path.cwd()
+
+    def fetcher(told: Progress) -> cargo.Fetcher:
+        return cargo.Fetcher(store, cargo.cache_folder(os.environ), SYSTEM, told)
+
+    index = tenure.fetching(what, lambda _: cargo.read_index(store, spec.data))
+    tenure.fetching(what, lambda told: cargo.place_data(index, here, fetcher(told)))
+    experiment = code.load_experiment(spec.entry_point)
+    named = code.data_files(experiment)
+    tenure.fetching(what, lambda told: cargo.place_named(index, here, named, fetcher(told)))
+    if gang := Gang.of_environment():
+        gang.share(_DATA_IS_HERE, {})
+    return experiment
+
+
+def _same_code(spec: JobSpec, store: Store, launch: int, trusted: bool = True) -> code.OwnCode:
     """Refuse to run other code than the job was enlisted with."""
     try:
-        found = code.code_digest(spec.entry_point)
+        own = code.own_code(spec.entry_point, trusted)
     except code.BadEntryPoint as error:
         refuse(spec.id, launch, str(error), store, SYSTEM)
-    if found != spec.code:
+    if own.digest != spec.code:
         reason = (
             f"the code of {spec.entry_point} changed since the job was enlisted "
-            f"(digest {found}, enlisted {spec.code}); {_mended(spec)}"
+            f"(digest {own.digest}, enlisted {spec.code}); {_mended(spec)}"
         )
         refuse(spec.id, launch, reason, store, SYSTEM)
+    return own
 
 
-def _same_data(spec: JobSpec, experiment: object) -> None:
-    found = code.data_digest(experiment)  # type: ignore[arg-type]
+def _same_data(spec: JobSpec, experiment: Experiment) -> None:
+    found = code.data_digest(experiment)
     if found != spec.data:
         raise ValueError(
             f"the data of {spec.entry_point} changed since the job was enlisted "

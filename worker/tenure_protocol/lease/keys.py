@@ -12,6 +12,7 @@ WITNESSES = "witness/"
 PLANS = "plans/"
 UNSETTLED = "unsettled/"
 CLOSED = "closed/"
+DATA = "data/"
 
 
 def witness(experiment: str, job: str) -> str:
@@ -77,6 +78,11 @@ def settlement(job: str, number: int, k: int) -> str:
     return f"{launch(job, number)}settlement-{k}.json"
 
 
+def envelope(job: str, number: int, k: int = 1) -> str:
+    """What the worker of a launch needs, credentials included: only a link ever opens it."""
+    return f"{launch(job, number)}envelope{f'-{k}' if k > 1 else ''}.json"
+
+
 def refusals(job: str) -> str:
     return f"jobs/{job}/refusals/"
 
@@ -97,6 +103,26 @@ def closed(experiment: str) -> str:
     return f"{CLOSED}{experiment}"
 
 
+def code(digest: str) -> str:
+    return f"code/{digest}.tar"
+
+
+def wheel(sha256: str, file: str) -> str:
+    return f"code/{sha256}/{file}"  # pip wants its name in the link
+
+
+def lock(sha256: str) -> str:
+    return f"code/{sha256}.lock"
+
+
+def data_index(digest: str) -> str:
+    return f"{DATA}{digest}.json"
+
+
+def data(sha256: str) -> str:
+    return f"{DATA}{sha256}"
+
+
 def model(experiment: str, record: str) -> str:
     return f"models/{experiment}/{record}.json"
 
@@ -114,3 +140,10 @@ def warrant(number: int) -> str:
 
 
 WARRANTS = "warrants/log/"
+LEDGER = "ledger/"
+
+
+def ledger(writer: str, job: str, number: int, outcome: str) -> str:
+    """What a launch cost, by one writer: a bound may be followed by what it came to."""
+    bound = "" if outcome == "closed" else f"-{outcome}"
+    return f"{LEDGER}{writer}/{job}-{number:05d}{bound}.json"

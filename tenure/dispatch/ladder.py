@@ -1,0 +1,63 @@
+"""One step of the ladder, and what platforms know our launches by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tenure.dispatch.contract import Capacity, Runner
+from tenure_protocol.codec import canonical, short_id
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an hour of one machine costs."""
+
+    currency: str  # sums are never taken across currencies
+    per_h: float
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One (runner, card, price class), with the runner behind it."""
+
+    name: str
+    runner_name: str
+    runner: Runner
+    capacity: Capacity
+    card: str = "cpu"
+    price_class: str = "on_demand"
+    price: Price | None = None  # None: nothing is noted in the ledger
+
+
+def name_prefix(store_url: str) -> str:
+    """How the name of every launch of a store begins.
+
+    The store is part of it: two projects on one account may hold the very same job.
+
+    >>> name_prefix("file:/a") != name_prefix("file:/b")
+    True
+    """
+    return f"tenure-{short_id(store_url.encode())[:8]}-"
+
+
+def launch_name(store_url: str, job: str, launch: int) -> str:
+    """What a platform knows the launch of one job by."""
+    return f"{name_prefix(store_url)}{job}-{launch:05d}"
+
+
+def pack_name(store_url: str, launches: Sequence[tuple[str, int]]) -> str:
+    """What a platform knows a machine by that takes these (job, number of its launch).
+
+    No longer than the name of one launch, since a platform may cut longer ones. A launch is made
+    once and for one machine, so no two machines ever bear one name.
+
+    >>> pack_name("file:/a", [("j", 1)]) == launch_name("file:/a", "j", 1)
+    True
+    >>> pack_name("file:/a", [("j", 1), ("k", 1)]).endswith("-pack")
+    True
+    """
+    if len(launches) == 1:
+        ((job, launch),) = launches
+        return launch_name(store_url, job, launch)
+    return f"{name_prefix(store_url)}{short_id(canonical([list(each) for each in launches]))}-pack"

@@ -1,0 +1,172 @@
+"""What launches cost: one create-only entry for each, and their sums, never across currencies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tenure.dispatch.contract import Bounded, Closed
+from tenure.dispatch.ladder import Rung
+from tenure.dispatch.world import Bill
+from tenure_protocol.codec import Corrupt, short_id
+from tenure_protocol.lease import keys
+from tenure_protocol.records import Intent, LaunchReceipt, LedgerEntry, load
+from tenure_protocol.store.api import Missing, Store
+
+_UNSAFE = re.compile(r"[^a-z0-9_.-]")
+_KEPT_CHARS = 40  # of a writer's name that cannot stand in a key
+
+
+def writer(name: str) -> str:
+    """A dispatcher's name as a part of a key; two names never become one.
+
+    >>> writer("dispatcher-0a"), writer("../Ann")
+    ('dispatcher-0a', 'ann-5obfk4ic')
+    """
+    safe = _UNSAFE.sub("-", name.lower()).lstrip(".-")[:_KEPT_CHARS]
+    return name if name == safe and safe else f"{safe or 'it'}-{short_id(name.encode())[:8]}"
+
+
+def share(intent: Intent, receipt: LaunchReceipt | None) -> float:
+    """The part of its machine that a launch is charged for, by cards: over 0, at most 1.
+
+    Of a pack that lost somebody before the machine was made, those who are on it share it.
+    """
+    started = receipt.jobs if receipt and receipt.jobs else None
+    cards = {
+        each.job: each.cards
+        for each in intent.pack or ()
+        if started is None or each.job in started or each.job == intent.job
+    }
+    return cards[intent.job] / sum(cards.values()) if cards else 1.0
+
+
+def entry(
+    bill: Bill,
+    rung: Rung,
+    settlement: Closed | Bounded,
+    now_s: float,
+    experiment: str,
+    team: str | None = None,
+) -> LedgerEntry | None:
+    """What a launch cost that is settled at ``now_s`` (Unix time); ``None`` if it cost nothing.
+
+    It costs nothing where no machine came of it, or where its rung has no price. A machine is paid for
+    from its receipt to the settlement by our clock, unless its platform tells how long.
+    """
+    intent, receipt, price = bill.intent, bill.receipt, rung.price
+    told_s = settlement.paid_s if isinstance(settlement, Closed) else None
+    if intent is None or not intent.name or price is None or not (bill.cost or told_s):
+        return None
+    end_s = settlement.until_s if isinstance(settlement, Bounded) else now_s
+    began_s = receipt.at_s if receipt else intent.at_s
+    paid_s = max(0.0, end_s - began_s if told_s is None else told_s)
+    part = share(intent, receipt)
+    return LedgerEntry(
+        job=bill.job,
+        launch=bill.launch,
+        experiment=experiment,
+        runner=intent.runner,
+        rung=intent.rung,
+        name=intent.name,
+        card=receipt.card if receipt else rung.card,
+        price_class=rung.price_class,
+        currency=price.currency,
+        per_h=price.per_h,
+        paid_s=paid_s,
+        share=part,
+        amount=price.per_h * paid_s / 3600.0 * part,
+        outcome="closed" if isinstance(settlement, Closed) else "bounded",
+        at_s=now_s,
+        told=told_s is not None,
+        team=team,
+    )
+
+
+def once(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Each launch once, since two dispatchers may both have noted it.
+
+    What it came to goes before a bound of it, what the platform told before what our clocks counted,
+    and who saw its end first before who saw it later.
+    """
+    best: dict[tuple[str, int], LedgerEntry] = {}
+    for each in entries:
+        old = best.setdefault((each.job, each.launch), each)
+        if _doubt(each) < _doubt(old):
+            best[each.job, each.launch] = each
+    return [best[launch] for launch in sorted(best)]
+
+
+def _doubt(each: LedgerEntry) -> tuple[bool, bool, float]:
+    return each.outcome == "bounded", not each.told, each.paid_s
+
+
+def read_ledger(store: Store) -> tuple[list[LedgerEntry], list[str]]:
+    """Each launch that was settled, once, and what could not be read. Raises StoreSilent."""
+    entries, troubles = [], []
+    for row in store.list(keys.LEDGER):
+        found = store.read(row.key)
+        try:
+            if not isinstance(found, Missing):
+                entries.append(load(LedgerEntry, found.body, row.key))
+        except Corrupt as error:
+            troubles.append(str(error))
+    return once(entries), troubles
+
+
+@dataclass(frozen=True)
+class RungCost:
+    """What the launches of one rung cost, in one currency."""
+
+    rung: str
+    runner: str
+    currency: str
+    launches: int  # machines
+    paid_h: float  # hours of machines
+    amount: float
+
+
+@dataclass(frozen=True)
+class JobCost:
+    """What all launches of a job cost, in one currency."""
+
+    job: str
+    currency: str
+    amount: float
+
+
+def by_rung(entries: Iterable[LedgerEntry]) -> list[RungCost]:
+    """Sums over entries of which each launch has one; a machine that is shared counts once."""
+    groups: dict[tuple[str, str, str], list[LedgerEntry]] = {}
+    for each in entries:
+        groups.setdefault((each.rung, each.runner, each.currency), []).append(each)
+    return [
+        RungCost(
+            *names,
+            launches=len({each.name for each in group}),
+            paid_h=sum(each.paid_s * each.share for each in group) / 3600.0,
+            amount=sum(each.amount for each in group),
+        )
+        for names, group in sorted(groups.items())
+    ]
+
+
+def by_job(entries: Iterable[LedgerEntry]) -> list[JobCost]:
+    """Sums over entries of which each launch has one."""
+    sums: dict[tuple[str, str], float] = {}
+    for each in entries:
+        sums[each.job, each.currency] = sums.get((each.job, each.currency), 0.0) + each.amount
+    return [JobCost(job, currency, amount) for (job, currency), amount in sorted(sums.items())]
+
+
+def per_job(costs: Iterable[JobCost], finished: int) -> Mapping[str, float]:
+    """What one of ``finished`` jobs cost on average, by currency: all that was paid, over them.
+
+    >>> per_job([JobCost("a", "usd", 3.0), JobCost("b", "usd", 1.0), JobCost("b", "h", 4.0)], 2)
+    {'usd': 2.0, 'h': 2.0}
+    """
+    sums: dict[str, float] = {}
+    for each in costs:
+        sums[each.currency] = sums.get(each.currency, 0.0) + each.amount
+    return {currency: amount / finished for currency, amount in sums.items()} if finished else {}

@@ -1,0 +1,589 @@
+"""Several jobs on one machine: who goes together, and what one of them may do to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tenure.cli import release as release_command
+from tenure.dispatch.contract import (
+    Capacity,
+    Closed,
+    Job,
+    NoSlots,
+    Pending,
+    ProtocolError,
+    Receipt,
+    Rejected,
+    Settlement,
+    Unreachable,
+)
+from tenure.dispatch.decide import ReleaseBill
+from tenure.dispatch.ladder import Rung, launch_name, pack_name
+from tenure.dispatch.loop import Dispatcher, receipt_of
+from tenure.dispatch.packing import packs
+from tenure.plan.enlist import enlist
+from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.codec import canonical, encode
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Applied, Lease, acquire, change, read_witness
+from tenure_protocol.lease.machine import Cancel, Event, Finish, Hold, Reserve, Revoke
+from tenure_protocol.records import Aboard, Intent, JobSpec, LaunchReceipt, SettlementRecord, load
+from tenure_protocol.store.api import Found, Missing, Outcome, Store
+from tenure_protocol.store.api import Unknown as NoAnswer
+from tenure_protocol.store.directory import DirectoryStore
+from tenure_protocol.store.memory import MemoryStore
+from tests.fake_clock import FakeClock
+from tests.faulty_store import FaultyStore
+from tests.unit.test_dispatcher import ListingRunner
+
+WANTS = st.lists(st.integers(1, 5), max_size=12)
+
+
+@given(WANTS, st.integers(1, 4), st.integers(1, 4), st.integers(-1, 5))
+def test_no_machine_is_overfull_and_nobody_is_on_two(
+    wants: list[int], per_launch: int, cards: int, free: int
+) -> None:
+    jobs = [(f"j{n:02d}", need) for n, need in enumerate(wants)]
+    made = packs(jobs, Capacity(per_launch, 9, 60.0, cards=cards), free)
+    need = dict(jobs)
+    assert len(made) <= max(0, free)
+    for machine in made:
+        assert 1 <= len(machine) <= per_launch
+        assert sum(need[job] for job in machine) <= cards
+        assert list(machine) == sorted(machine), "the order of turns"
+    aboard = [job for machine in made for job in machine]
+    assert len(aboard) == len(set(aboard))
+    assert [machine[0] for machine in made] == sorted(machine[0] for machine in made)
+
+
+@given(WANTS, st.integers(1, 4), st.integers(1, 4), st.integers(0, 5))
+def test_nobody_is_left_whom_a_machine_has_room_for(
+    wants: list[int], per_launch: int, cards: int, free: int
+) -> None:
+    jobs = [(f"j{n:02d}", need) for n, need in enumerate(wants)]
+    made = packs(jobs, Capacity(per_launch, 9, 60.0, cards=cards), free)
+    need = dict(jobs)
+    aboard = {job for machine in made for job in machine}
+    for job in need.keys() - aboard:
+        assert need[job] > cards or len(made) == free
+        for machine in made:
+            full = len(machine) == per_launch
+            assert full or sum(map(need.__getitem__, machine)) + need[job] > cards
+
+
+def test_a_pack_has_one_name_whatever_a_pack_of_one_has_todays() -> None:
+    two = [("j", 1), ("k", 3)]
+    assert pack_name("s3://b", two[:1]) == launch_name("s3://b", "j", 1)
+    assert pack_name("s3://b", two) == pack_name("s3://b", two)
+    others = [pack_name("s3://c", two), pack_name("s3://b", two[::-1]),
+              pack_name("s3://b", [("j", 1), ("k", 4)])]  # fmt: skip
+    assert len({pack_name("s3://b", two), *others}) == 4
+    job = "a" * 26
+    assert len(pack_name("s3://b", [(job, 1), (job, 2)])) <= len(launch_name("s3://b", job, 1))
+
+
+# ---------------------------------------------------------------------------- the dispatcher
+
+
+class MachineRunner(ListingRunner):
+    """Machines of two cards: which jobs each was made for, and how often its end was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machines: list[tuple[Job, ...]] = []
+
+    def launch(self, jobs: Sequence[Job]) -> Receipt:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.machines.append(tuple(jobs))
+        self.launched += jobs
+        together = tuple(job.job_id for job in jobs)
+        return Receipt(together, "here", jobs[0].name, "NVIDIA T4", 0.0, {"id": len(self.machines)})
+
+
+class Park:
+    """Machines of two cards, one dispatcher and some jobs of one card."""
+
+    def __init__(
+        self,
+        jobs: int = 2,
+        cards: int = 1,
+        machines: int = 2,
+        store: Store | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.clock = clock
+        self.store = store or MemoryStore(clock)
+        self.runner = MachineRunner()
+        self.capacity = Capacity(2, machines, 60.0, cards=2)
+        self.dispatcher = self.another()
+        self.specs = [
+            JobSpec("e", "train", "training", "m:C", {}, seed, 1, "c", "d", 10, cards=cards)
+            for seed in range(jobs)
+        ]
+        self.jobs = enlist(self.store, "p", "e", self.specs, {"rungs": ["pairs"]}, clock)
+
+    def another(self) -> Dispatcher:
+        rung = Rung("pairs", "here", self.runner, self.capacity)
+        return Dispatcher(self.store, [rung], self.clock)
+
+    def claim(self, number: int, launch: int = 1) -> Lease:
+        key = keys.witness_of(self.specs[number])
+        lease = acquire(self.store, key, self.jobs[number], launch, 100.0, 1.0, self.clock)
+        assert isinstance(lease, Lease)
+        return lease
+
+    def finish(self, lease: Lease) -> None:
+        lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {}))
+
+    def order(self, number: int, event: Event) -> None:
+        key = keys.witness_of(self.specs[number])
+        stored = read_witness(self.store, key)
+        done = change(self.store, key, self.jobs[number], stored, event, self.clock)
+        assert isinstance(done, Applied)
+
+    def intent(self, number: int, launch: int = 1) -> Intent:
+        key = keys.intent(self.jobs[number], launch)
+        found = self.store.read(key)
+        assert isinstance(found, Found)
+        return load(Intent, found.body, key)
+
+    def is_open(self, number: int, launch: int = 1) -> bool:
+        key = keys.unsettled(self.jobs[number], launch)
+        return not isinstance(self.store.read(key), Missing)
+
+    def settlements(self, number: int, launch: int = 1) -> list[SettlementRecord]:
+        prefix = keys.launch(self.jobs[number], launch) + "settlement-"
+        found = []
+        for row in self.store.list(prefix):
+            body = self.store.read(row.key)
+            assert isinstance(body, Found)
+            found.append(load(SettlementRecord, body.body, row.key))
+        return found
+
+
+def test_two_jobs_are_one_launch_with_one_name() -> None:
+    park = Park(3)
+    tick = park.dispatcher.tick()
+    assert [len(machine) for machine in park.runner.machines] == [2, 1]
+    first, second = park.runner.machines[0]
+    assert first.name == second.name == pack_name(park.store.url, [(j, 1) for j in park.jobs[:2]])
+    assert park.runner.machines[1][0].name == launch_name(park.store.url, park.jobs[2], 1)
+    assert (first.launch, second.launch, first.cards) == (1, 1, 1)
+    assert tick.reason(park.jobs[0]) == (
+        "nobody has run it yet; 1 of 2 slots of rung pairs left; "
+        "with 1 other job on one machine of 2 cards"
+    )
+    assert tick.reason(park.jobs[2]).endswith("alone on one machine of 2 cards")
+    for number in range(2):
+        assert park.intent(number).beside == ((park.jobs[1 - number], 1),)
+        found = park.store.read(keys.receipt(park.jobs[number], 1))
+        assert isinstance(found, Found)
+        receipt = load(LaunchReceipt, found.body, "receipt")
+        assert receipt.jobs == tuple(park.jobs[:2]) and receipt.handle == {"id": 1}
+    assert park.intent(2).pack is None, "as an older Tenure reads it"
+
+
+def test_jobs_of_two_cards_have_a_machine_each() -> None:
+    park = Park(3, cards=2)
+    tick = park.dispatcher.tick()
+    assert [len(machine) for machine in park.runner.machines] == [1, 1]
+    assert "all 2 slots of rung pairs go to jobs before it" in tick.reason(park.jobs[2])
+    assert "all 2 slots of rung pairs are taken" in park.dispatcher.tick().reason(park.jobs[2])
+
+
+def test_a_job_that_no_machine_has_the_cards_for_ends_in_words() -> None:
+    park = Park(1, cards=3)
+    park.dispatcher.tick()
+    w = read_witness(park.store, keys.witness_of(park.specs[0])).witness
+    assert w and w.phase == "cancelled"
+    assert w.reason == "no allowed rung (pairs: its machine has 2 cards, the job needs 3)"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_machine_is_kept_for_whoever_is_still_on_it(restarted: bool) -> None:
+    park = Park()
+    park.dispatcher.tick()
+    done, goes_on = park.claim(0), park.claim(1)
+    park.finish(done)
+    dispatcher = park.another() if restarted else park.dispatcher
+    tick = dispatcher.tick()
+    assert park.runner.released == []
+    assert tick.reason(park.jobs[0]) == (
+        "it is finished; the bill of launch 1 stays open for launch 1 of job "
+        f"{park.jobs[1]} on its machine"
+    )
+    park.finish(goes_on)
+    park.runner.settlements = [Pending("it is being ended")]
+    dispatcher.tick()
+    assert [receipt.jobs for receipt in park.runner.released] == [tuple(park.jobs)]
+    assert park.is_open(0) and park.is_open(1)
+    assert dispatcher.drain(5.0, 0.01)
+    assert len(park.runner.released) == 2, "one machine, asked for once more"
+    assert not park.is_open(0) and not park.is_open(1)
+    assert [s.outcome for s in park.settlements(0)] == ["pending", "closed"]
+    assert [s.outcome for s in park.settlements(1)] == ["pending", "closed"]
+
+
+def test_a_crash_before_the_receipts_is_found_by_the_name_of_the_machine() -> None:
+    park = Park()
+    park.dispatcher.tick()
+    for number in range(2):
+        park.store.delete(keys.receipt(park.jobs[number], 1))
+        park.finish(park.claim(number))
+    assert park.another().drain(5.0, 0.01)
+    (receipt,) = park.runner.released
+    assert receipt.name == park.intent(0).name and receipt.handle == {}
+    assert receipt.jobs == tuple(park.jobs)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_receipt_is_enough_for_the_machine(lost: int) -> None:
+    park = Park()
+    park.dispatcher.tick()
+    park.store.delete(keys.receipt(park.jobs[lost], 1))
+    for number in range(2):
+        park.finish(park.claim(number))
+    assert park.another().drain(5.0, 0.01)
+    assert [receipt.handle for receipt in park.runner.released] == [{"id": 1}]
+
+
+def test_a_crash_between_the_settlements_of_one_machine_closes_the_rest() -> None:
+    park = Park()
+    park.dispatcher.tick()
+    for number in range(2):
+        park.finish(park.claim(number))
+    park.store.delete(keys.unsettled(park.jobs[0], 1))
+    assert park.another().drain(5.0, 0.01)
+    assert not park.is_open(1)
+
+
+def test_a_revoked_job_of_a_pack_is_launched_on_another_machine() -> None:
+    park = Park(machines=1)
+    park.dispatcher.tick()
+    park.claim(0)
+    stays = park.claim(1)
+    park.order(0, Revoke("ann", "poisoned"))
+    tick = park.dispatcher.tick()
+    assert "all 1 slots of rung pairs are taken" in tick.reason(park.jobs[0])
+    assert park.runner.released == [] and len(park.runner.machines) == 1
+    park.finish(stays)
+    for _ in range(3):
+        park.dispatcher.tick()
+    again = park.runner.machines[1]
+    assert [(job.job_id, job.launch) for job in again] == [(park.jobs[0], 2)]
+    assert again[0].name != park.runner.machines[0][0].name
+
+
+def test_two_lapsed_jobs_do_not_keep_their_machine_for_each_other() -> None:
+    with FakeClock() as clock:
+        park = Park(machines=1, clock=clock)
+        park.dispatcher.tick()
+        for _ in range(20):
+            clock.sleep(5.0)
+            park.dispatcher.tick()
+        assert [receipt.name for receipt in park.runner.released] == [park.intent(0).name]
+        assert [job.launch for job in park.runner.launched] == [1, 1, 2, 2]
+
+
+def test_one_lapsed_job_does_not_end_the_machine_of_another() -> None:
+    with FakeClock() as clock:
+        park = Park(machines=1, clock=clock)
+        park.dispatcher.tick()
+        lease = park.claim(1)
+        for _ in range(60):
+            clock.sleep(5.0)
+            lease.write(Hold(lease.holder, 1, 30.0))
+            tick = park.dispatcher.tick()
+        assert park.runner.released == [] and len(park.runner.machines) == 1
+        assert "did not claim within its 60 s window" in tick.reason(park.jobs[0])
+
+
+def test_whoever_is_lost_to_a_race_falls_out_of_the_pack() -> None:
+    """Between decision and act another dispatcher reserves the second of three."""
+    park = Park(3)
+    park.capacity = Capacity(3, 2, 60.0, cards=3)
+    slow = park.another()
+    real = slow._launch
+
+    def race(pack: object) -> dict[str, str]:
+        park.order(1, Reserve("elsewhere", 60.0, "another"))
+        return real(pack)  # type: ignore[arg-type]
+
+    slow._launch = race  # type: ignore[method-assign]
+    tick = slow.tick()
+    (machine,) = park.runner.machines
+    assert [job.job_id for job in machine] == [park.jobs[0], park.jobs[2]]
+    assert machine[0].name == pack_name(park.store.url, [(park.jobs[0], 1), (park.jobs[2], 1)])
+    assert "decided anew" in tick.reason(park.jobs[1])
+    assert park.intent(0).beside == ((park.jobs[2], 1),)
+
+
+def test_a_pack_that_loses_all_but_one_has_todays_name() -> None:
+    park = Park()
+    park.dispatcher.world.observe()
+    real = park.dispatcher._launch
+
+    def race(pack: object) -> dict[str, str]:
+        park.order(0, Cancel("ann", "no longer wanted"))
+        return real(pack)  # type: ignore[arg-type]
+
+    park.dispatcher._launch = race  # type: ignore[method-assign]
+    park.dispatcher.tick()
+    (machine,) = park.runner.machines
+    assert [job.name for job in machine] == [launch_name(park.store.url, park.jobs[1], 1)]
+    assert park.intent(1).pack is None
+
+
+def test_a_launch_whose_intent_another_dispatcher_took_is_not_on_the_machine() -> None:
+    park = Park()
+    store, job = park.store, park.jobs[1]
+    real = store.create
+
+    def create(key: str, body: bytes) -> Outcome:
+        if key == keys.intent(job, 1):
+            void = Intent(job, 1, "", "", "", "other", "never launched", 0.0)
+            real(key, encode(void))
+        return real(key, body)
+
+    store.create = create  # type: ignore[method-assign]
+    tick = park.dispatcher.tick()
+    (machine,) = park.runner.machines
+    assert [each.job_id for each in machine] == [park.jobs[0]]
+    assert "another dispatcher found this launch unmade" in tick.reason(job)
+    found = store.read(keys.receipt(park.jobs[0], 1))
+    assert isinstance(found, Found) and load(LaunchReceipt, found.body, "r").jobs is None
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_reservation_without_an_answer_is_later_a_pack_of_one(applied: bool) -> None:
+    with FakeClock() as clock:
+        store = FaultyStore(clock)
+        park = Park(store=store, clock=clock)
+        second = keys.witness_of(park.specs[1])
+        real = store.create
+
+        def create(key: str, body: bytes) -> Outcome:
+            if key != second:
+                return real(key, body)
+            if applied:
+                store.inner.create(key, body)
+            store.silent = lambda key: key == second
+            return NoAnswer("cut")
+
+        store.create = create  # type: ignore[method-assign]
+        park.dispatcher.tick()
+        assert [[job.job_id for job in machine] for machine in park.runner.machines] == [
+            park.jobs[:1]
+        ]
+        store.heal()
+        store.create = real  # type: ignore[method-assign]
+        for _ in range(4):
+            clock.sleep(2.0)
+            park.dispatcher.tick()
+        assert [[job.job_id for job in machine] for machine in park.runner.machines] == [
+            park.jobs[:1],
+            park.jobs[1:],
+        ]
+
+
+# ----------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("failure", [NoSlots("none"), Rejected("no"), Unreachable("down")])
+def test_a_failed_machine_parks_its_rung_once_and_each_job_tries_again(failure: Exception) -> None:
+    with FakeClock() as clock:
+        park = Park(clock=clock)
+        park.runner.failures = [failure]
+        tick = park.dispatcher.tick()
+        assert all(type(failure).__name__ in tick.reason(job) for job in park.jobs)
+        assert park.dispatcher._parked["pairs"].failures == 1, "one launch has failed"
+        clock.sleep(20.0)
+        park.dispatcher.tick()
+        assert [(job.launch, job.cards) for job in park.runner.launched] == [(2, 1), (2, 1)]
+        memories = [park.dispatcher.world.jobs[job] for job in park.jobs]
+        spent = 1 if isinstance(failure, Rejected) else 0
+        assert [memory.rejections for memory in memories] == [spent, spent]
+
+
+AMBIGUOUS: list[Callable[[], Exception]] = [
+    lambda: Unreachable("cut", sent=True),
+    lambda: ProtocolError("200 and no body"),
+    lambda: KeyError("data"),
+]
+
+
+@pytest.mark.parametrize("failure", AMBIGUOUS, ids=["unreachable", "protocol error", "a bug"])
+def test_what_may_have_been_made_all_the_same_is_waited_for_and_then_ended_by_name(
+    failure: Callable[[], Exception],
+) -> None:
+    with FakeClock() as clock:
+        park = Park(clock=clock)
+        park.runner.failures = [failure()]
+        park.dispatcher.tick()
+        for _ in range(10):
+            clock.sleep(5.0)
+            tick = park.dispatcher.tick()
+        assert all("may claim" in tick.reason(job) for job in park.jobs)
+        assert park.runner.launched == [] and park.runner.released == []
+        assert park.is_open(0) and park.is_open(1)
+        silent = Unreachable("the platform does not answer")
+        answers: list[Settlement | Exception] = [silent, Pending("ending"), Closed("gone")]
+        asked: list[Receipt] = []
+
+        def release(receipt: Receipt) -> Settlement:
+            asked.append(receipt)
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        park.runner.release = release  # type: ignore[method-assign]
+        for _ in range(20):
+            clock.sleep(5.0)
+            park.dispatcher.tick()
+            if not answers:
+                break
+        assert {receipt.name for receipt in asked} == {park.intent(0).name}
+        assert all(receipt.handle == {} for receipt in asked)
+        assert not park.is_open(0) and not park.is_open(1)
+
+
+@pytest.mark.parametrize("failure", AMBIGUOUS[:2], ids=["unreachable", "protocol error"])
+def test_a_ghost_machine_on_which_one_job_lives_is_kept_for_it(
+    failure: Callable[[], Exception],
+) -> None:
+    """The create was applied, and its answer was lost: one worker claims, the other never does."""
+    with FakeClock() as clock:
+        park = Park(clock=clock)
+        park.runner.failures = [failure()]
+        park.dispatcher.tick()
+        lease = park.claim(0)
+        for _ in range(40):
+            clock.sleep(5.0)
+            lease.write(Hold(lease.holder, 1, 30.0))
+            park.dispatcher.tick()
+        assert park.intent(0).name not in names(park), "the machine of launch 1 is alive"
+        park.finish(lease)
+        for _ in range(3):
+            clock.sleep(5.0)
+            park.dispatcher.tick()
+        assert park.intent(0).name in names(park)
+        assert not park.is_open(0) and not park.is_open(1)
+
+
+def names(park: Park) -> list[str]:
+    """The machines whose end was asked for."""
+    return [receipt.name for receipt in park.runner.released]
+
+
+def test_two_dispatchers_make_one_machine() -> None:
+    park = Park(4)
+    other = park.another()
+    for _ in range(4):
+        park.dispatcher.tick()
+        other.tick()
+    assert sorted(job.job_id for job in park.runner.launched) == sorted(park.jobs)
+    assert [len(machine) for machine in park.runner.machines] == [2, 2]
+
+
+def test_a_bill_that_this_dispatcher_has_not_seen_keeps_the_machine() -> None:
+    """Bills are listed in parts where there are many: one may be missing from what was decided."""
+    park = Park()
+    park.dispatcher.tick()
+    park.finish(park.claim(0))
+    park.claim(1)
+    fresh = park.another()
+    fresh.world.observe()
+    snapshot = fresh.snapshot()
+    del fresh.world.bills[park.jobs[1], 1]
+    assert len(snapshot.bills) == 2
+    fresh._release(ReleaseBill(park.jobs[0], 1, "pairs"), "the job is finished")
+    assert park.runner.released == []
+
+
+def test_a_neighbour_that_claims_after_the_decision_keeps_the_machine() -> None:
+    """Both had let their window pass, and its slot was needed."""
+    park = Park()
+    park.dispatcher.tick()
+    park.dispatcher.world.observe()
+    park.dispatcher.snapshot()
+    park.claim(1)
+    park.dispatcher._release(ReleaseBill(park.jobs[0], 1, "pairs"), "its slot is needed")
+    assert park.runner.released == []
+
+
+def test_what_an_older_tenure_wrote_is_read_and_a_pack_of_one_is_written_as_it_did() -> None:
+    intent = {
+        "job": "j", "launch": 1, "runner": "here", "rung": "local", "name": "tenure-x-j-00001",
+        "by": "d", "reason": "nobody has run it yet", "at_s": 1.5, "protocol": 1,
+    }  # fmt: skip
+    read = load(Intent, canonical(intent), "intent")
+    assert read.pack is None and read.beside == ()
+    assert encode(read) == canonical(intent)
+    receipt = {
+        "job": "j", "launch": 1, "runner": "here", "rung": "local", "name": "tenure-x-j-00001",
+        "card": "cpu", "at_s": 1.5, "handle": {"pid": 7}, "protocol": 1,
+    }  # fmt: skip
+    told = load(LaunchReceipt, canonical(receipt), "receipt")
+    assert receipt_of(told).jobs == ("j",)
+    assert encode(told) == canonical(receipt)
+
+
+def test_a_pack_without_its_own_launch_is_corrupt() -> None:
+    pack = (Aboard("k", 1, 1), Aboard("l", 1, 1))
+    with pytest.raises(ValueError, match="names that launch once"):
+        Intent("j", 1, "here", "local", "n", "d", "why", 0.0, pack)
+
+
+# ------------------------------------------------------------------------------ tenure release
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Two jobs on one machine of this computer, which has ended."""
+    monkeypatch.chdir(tmp_path)
+    store = DirectoryStore(tmp_path / ".tenure" / "store")
+    specs = [JobSpec("e", "train", "training", "m:C", {}, s, 1, "c", "d", 10) for s in range(2)]
+    jobs = enlist(store, "p", "e", specs, {"rungs": ["local"]}, SYSTEM)
+    pack = tuple(Aboard(job, 1, 1) for job in jobs)
+    for job in jobs:
+        intent = Intent(job, 1, "here", "local", "tenure-x-pack", "d", "why", 0.0, pack)
+        receipt = LaunchReceipt(
+            job, 1, "here", "local", intent.name, "cpu", 0.0, {"pid": 2**22}, tuple(jobs)
+        )
+        store.create(keys.unsettled(job, 1), b"{}")
+        store.create(keys.intent(job, 1), encode(intent))
+        store.create(keys.receipt(job, 1), encode(receipt))
+    return store
+
+
+def release(job: str) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(release_command.release)
+    done = CliRunner().invoke(app, [job, "--yes", "--for-s", "5"])
+    return done.exit_code, done.output
+
+
+def test_a_person_is_told_who_else_is_on_the_machine(shared: Store) -> None:
+    one, other = (row.key.removeprefix(keys.UNSETTLED)[:26] for row in shared.list(keys.UNSETTLED))
+    code, said = release(one)
+    assert code == 0, said
+    assert f"THE MACHINE HAS OTHERS, and they end with it: launch 1 of job {other}" in said
+    assert list(shared.list(keys.UNSETTLED)) == [], "every bill of the machine is closed"
+    code, said = release(other)
+    assert code == 0 and "is closed already: its machine ended with launch 1 of job" in said
+
+
+def test_a_person_is_not_warned_of_jobs_that_have_gone(shared: Store) -> None:
+    one, other = (row.key.removeprefix(keys.UNSETTLED)[:26] for row in shared.list(keys.UNSETTLED))
+    shared.delete(keys.unsettled(other, 1))
+    code, said = release(one)
+    assert code == 0 and "THE MACHINE HAS OTHERS" not in said and "their bills are closed" in said

@@ -1,0 +1,97 @@
+"""What a machine does with plain HTTP: temporary links, and asking for its own end.
+
+Stage 0 (``runners.stage_zero``) carries the source of this module to machines that have nothing of
+ours yet: it imports the standard library alone, and its syntax is that of Python 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+
+READ_S = 30.0  # of one read; the whole has a deadline of its own
+TRIES = 3  # of the machine's own end
+FINAL = (400, 401, 403, 404, 410)  # a link that expired stays so, and what it opens was there before
+
+
+class Closed(Exception):
+    """A link that opens nothing any more: it expired, or what gave it has lost the right to."""
+
+
+class Silent(Exception):
+    """No usable answer within the deadline."""
+
+
+def fetch(
+    url: str, within_s: float, now_s: Callable[[], float], sleep: Callable[[float], None]
+) -> bytes:
+    """What a link opens. Raises :class:`Closed`, or :class:`Silent` after ``within_s`` seconds.
+
+    No word of either holds the link: whoever has it may read what it opens.
+    """
+    until_s, pause_s = now_s() + within_s, 0.5
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=READ_S) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            if error.code in FINAL:
+                raise Closed(f"has expired or opens nothing ({error.code})") from None
+            words = f"answered {error.code}"
+        except Exception as error:  # no route, a name that is not found, half an answer
+            words = f"gave no answer ({type(error).__name__})"
+        if now_s() + pause_s >= until_s:
+            raise Silent(f"{words} for {within_s:.0f} s")
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, 15.0)
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Follow nobody: the request has a key of the platform in it."""
+
+
+def end_machine(
+    ending: Mapping[str, object],
+    environ: Mapping[str, str],
+    say: Callable[[str], object],
+    sleep: Callable[[float], None],
+) -> bool:
+    """Ask the platform to end this machine, by one HTTP request; whether it said yes.
+
+    ``${NAME}`` in the url, the headers and the body stands for a variable that the platform set.
+    What is said names neither the address nor a header.
+    """
+
+    def filled(text: object, quoted: Callable[[str], str]) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda name: quoted(environ[name.group(1)]), str(text))
+
+    words = ""
+    for count in range(TRIES):
+        try:
+            body = ending.get("body")
+            text = body if isinstance(body, str) or body is None else json.dumps(body)
+            headers = ending.get("headers") or {}
+            request = urllib.request.Request(
+                filled(ending["url"], lambda value: urllib.parse.quote(value, safe="")),
+                None if text is None else filled(text, lambda v: json.dumps(v)[1:-1]).encode(),
+                {n: filled(v, str) for n, v in dict(headers).items()},  # type: ignore[call-overload]
+                method=str(ending.get("method", "POST")),
+            )
+            with urllib.request.build_opener(_Stay).open(request, timeout=READ_S) as answer:
+                answer.read()
+            return True
+        except KeyError as error:
+            say(f"tenure: this machine cannot end itself: ${error.args[0]} is not set")
+            return False
+        except urllib.error.HTTPError as error:
+            words = f"the platform answered {error.code}"
+        except Exception as error:
+            words = f"the platform gave no answer ({type(error).__name__})"
+        sleep(1.0 + count)
+    say(f"tenure: this machine could not end itself: {words}")
+    return False
