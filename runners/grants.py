@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Protocol, cast
 from urllib.parse import urlencode, urlsplit
 
@@ -32,9 +33,7 @@ from tenure_worker.cargo import NO_DATA, DataIndex
 
 MAX_POLICY = 2048  # characters of a session policy, by AWS
 MAX_SESSION_S = 12 * 3600  # of any role, by AWS
-CHAINED_SESSION_S = (
-    3600  # of a role that a session assumes, and of one whose own limit nobody raised
-)
+CHAINED_SESSION_S = 3600  # of a role that a session assumes, or whose own limit nobody raised
 MIN_SESSION_S = 900
 
 _CONNECT_S = 3.0
@@ -108,14 +107,8 @@ def grant(store_url: str, spec: JobSpec, config: RentedConfig, clock: Clock) -> 
         place = _Place.of(store_url, config)
         if config.trust == "full":
             what = "your own credentials"
-            return ask(
-                clock,
-                config.deadline_s,
-                what,
-                lambda: _full(place, spec, secrets),
-                _failure,
-                secrets,
-            )
+            hand_over = partial(_full, place, spec, secrets)
+            return ask(clock, config.deadline_s, what, hand_over, _failure, secrets)
         if not config.role:
             raise Rejected(f"no role is configured that a machine could assume; {_OTHERWISE}")
         issuer = _Issuer(place, spec, config, secrets)
@@ -191,7 +184,7 @@ def session_policy(
     base = f"arn:{partition}:s3:::{bucket}/{prefix}"
     if not _READABLE.fullmatch(base):
         raise Rejected(
-            f"the store {bucket}/{prefix} has a character in its name that a policy reads as a "
+            f"the store {bucket}/{prefix} has a character in its name that a policy may read as a "
             "pattern; use another prefix ([store] url)"
         )
     for rows in (exact, [f"{keys.DATA}*"]):

@@ -3,23 +3,35 @@
 Environment and code are ours, so nothing is delivered. A process is named by its environment
 (``TENURE_NAME``), which a restarted dispatcher finds again. A pid alone proves nothing, because pids
 are reused; with the ticks since boot at which it started it is that process and no other.
+
+With ``sandbox = true`` that process is a guard (:mod:`runners.guard`) and the worker runs inside
+bubblewrap (:mod:`runners.sandbox`); docs/own-process.md says what this keeps out.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
+from urllib.parse import unquote
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+import tenure_worker
+from runners import sandbox
+from runners.grants import grant
+from runners.order import RentedConfig
 from tenure.dispatch.contract import (
     ALL_KINDS,
     Capacity,
@@ -33,8 +45,16 @@ from tenure.dispatch.contract import (
     Rejected,
     Settlement,
     Site,
+    Unreachable,
 )
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.records import JobSpec
+from tenure_protocol.store.api import StoreSilent, StoreUnusable
+from tenure_protocol.store.open import open_store
+from tenure_worker import caps
+from tenure_worker.claim import read_spec
 
+_LOG = logging.getLogger("tenure.runners")
 _NAME = "TENURE_NAME"
 _RUNNER = "TENURE_RUNNER"
 _FOLDER = Path(".tenure", "workers")
@@ -42,6 +62,15 @@ _NOTE = "tenure: the process "  # begins the line that tells how a worker ended
 _LAST_LINE_BYTES = 256
 _LOCK_PATIENCE_S, _LOCK_EVERY_S = 5.0, 0.02
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: A socket's path has 107 bytes at most, and multiprocessing makes sockets in the temporary folder
+#: under names of some 33: torch's data loaders send their batches by them.
+_LONGEST_TMPDIR = 70
+#: Of the project's folder a sandbox does not show these: the store, the deploy key, passwords.
+_HIDDEN = (".tenure", ".git", ".env")
+_SANDBOX_KEYS = (
+    "network", "memory_gb", "cpus", "readable", "hide", "variables", "role", "trust", "sts_endpoint",
+    "session_s", "deadline_s",
+)  # fmt: skip
 
 
 class OwnProcessConfig(BaseModel):
@@ -56,6 +85,30 @@ class OwnProcessConfig(BaseModel):
     claim_window_s: float = Field(60.0, gt=0)  # a local process starts in seconds
     linger_s: float = Field(3.0, ge=0)  # for a worker that ends by itself, before SIGTERM
     grace_s: float = Field(30.0, ge=0)  # between SIGTERM and SIGKILL
+    disk_gb: float = Field(50.0, gt=0, allow_inf_nan=False)  # of one job's temporary folder
+    sandbox: bool = False  # for code one did not write; the keys below are for it alone
+    network: Literal["none", "host"] = "none"
+    memory_gb: float | None = Field(None, ge=0.25, allow_inf_nan=False)  # of each process of a job
+    cpus: int | None = Field(None, ge=1)  # cores of a job, those that fewest others were given
+    readable: tuple[Path, ...] = ()  # what it may read besides the project, such as a data folder
+    hide: tuple[str, ...] = ()  # what it may not see of the project, besides .tenure, .git and .env
+    variables: tuple[str, ...] = ()  # names of environment variables that it gets
+    trust: Literal["session", "full"] = "session"  # of an s3:// store, as for rented machines
+    role: str = ""
+    sts_endpoint: str = ""
+    session_s: float = Field(12 * 3600.0, gt=0)  # how long its credentials last
+    deadline_s: float = Field(60.0, gt=0)  # of asking for them
+
+    @model_validator(mode="after")
+    def _sandbox_only(self) -> OwnProcessConfig:
+        if not self.sandbox and (named := sorted(self.model_fields_set & set(_SANDBOX_KEYS))):
+            raise ValueError(f"{', '.join(named)}: without sandbox = true this would do nothing")
+        return self
+
+    @property
+    def disk_bytes(self) -> int:
+        """The cap on one job's temporary folder."""
+        return max(1, int(self.disk_gb * 1e9))
 
 
 class OwnProcessRunner:
@@ -85,7 +138,7 @@ class OwnProcessRunner:
         at_s = self._site.clock.wall_s()
         folder = self._folder()
         with self._one_at_a_time(folder):
-            leaders = [process for process in _bearers(job.name) if _leads(process)]
+            leaders = _leaders(job.name)
             if not leaders:
                 self._take_slot(job)
             found = leaders[0] if leaders else self._spawn(job)
@@ -104,6 +157,7 @@ class OwnProcessRunner:
                 return Pending(f"sent SIGKILL to {len(left)} processes that the worker left behind")
             self._asked_s.pop(receipt.name, None)
             self._terminated_s.pop(receipt.name, None)
+            _remove(self._site.root / _FOLDER / f"{receipt.name}.tmp")
             end = self._end(receipt)
             return Closed(f"the process is gone; it {end}" if end else "the process is gone")
         now_s = self._site.clock.monotonic_s()
@@ -189,46 +243,203 @@ class OwnProcessRunner:
             raise NoSlots(f"{running} workers of runner {self._name} run here already")
 
     def _spawn(self, job: Job) -> psutil.Process:
-        output = self._log(job.name)
+        output, scratch = self._log(job.name), self._scratch(job.name)
         try:
+            command, environ, told = self._how(job, scratch)
             with output.open("ab") as log:
                 child = subprocess.Popen(
-                    [self._config.python, "-m", "tenure_worker"],
+                    command,
                     cwd=self._site.root,
-                    env=self._environ(job),
-                    stdin=subprocess.DEVNULL,
+                    env=environ,
+                    stdin=subprocess.DEVNULL if told is None else subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
         except OSError as error:
+            _remove(self._site.root / _FOLDER / f"{job.name}.tmp")
             raise Rejected(f"cannot start {self._config.python}: {error}") from error
+        except BaseException:
+            _remove(self._site.root / _FOLDER / f"{job.name}.tmp")
+            raise
         self._children[child.pid] = child
         self._outputs[child.pid] = output
+        if told is not None:
+            assert child.stdin is not None
+            with suppress(OSError), child.stdin as stdin:  # it ended at once, and says why
+                stdin.write(told)
         try:
             return psutil.Process(child.pid)
         except psutil.NoSuchProcess as error:
             raise ProtocolError("the worker ended before it could be looked at") from error
 
-    def _environ(self, job: Job) -> dict[str, str]:
-        threads = self._config.threads or max(1, (os.cpu_count() or 1) // self._config.slots)
+    def _scratch(self, name: str) -> Path:
+        """A temporary folder for one launch, which goes with its bill. Raises Rejected.
+
+        It lies beside the output, or, where that makes too long a path or the user names another
+        place in $TMPDIR, there, with a link to it.
+        """
+        here = self._site.root / _FOLDER / f"{name}.tmp"
+        try:
+            _remove(here)
+            elsewhere = os.environ.get("TMPDIR")
+            if not elsewhere and len(os.fsencode(here)) <= _LONGEST_TMPDIR:
+                here.mkdir(mode=0o700)
+                return here
+            made = Path(tempfile.mkdtemp(prefix="tenure-", dir=elsewhere or None))
+            here.symlink_to(made)
+            return made
+        except OSError as error:
+            words = f"cannot make a temporary folder for the worker: {error}"
+            raise Rejected(words) from error
+
+    def _how(self, job: Job, scratch: Path) -> tuple[list[str], dict[str, str], bytes | None]:
+        """The command, its environment, and what it is told on its standard input."""
+        if not self._config.sandbox:
+            environ = self._environ(job, scratch)
+            return [self._config.python, "-m", "tenure_worker"], environ, None
+        plan = self._plan(job, scratch)
+        packages = [str(Path(package).parents[1]) for package in (__file__, tenure_worker.__file__)]
+        found = {
+            name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TMPDIR")
+        }
+        marks = {_NAME: job.name, _RUNNER: self._name, "TENURE_STORE": job.store}
+        environ = {**found, "PYTHONPATH": os.pathsep.join(packages), **marks}
+        return [sys.executable, "-m", "runners.guard"], environ, plan.encode()
+
+    def _environ(self, job: Job, scratch: Path) -> dict[str, str]:
         kept = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("TENURE_") and name not in self._site.hidden
         }
         return {
-            **kept,
+            **kept, **self._set(job, job.store), "TMPDIR": str(scratch), _RUNNER: self._name
+        }  # fmt: skip
+
+    def _set(self, job: Job, store: str) -> dict[str, str]:
+        """What every worker is given, however it runs."""
+        shared = max(1, (os.cpu_count() or 1) // self._config.slots)
+        threads = self._config.threads or self._config.cpus or shared
+        capped = {name: os.environ[name] for name in caps.VARIABLES if os.environ.get(name)}
+        return {
             **{name: str(threads) for name in _THREADS},
             "PYTHONHASHSEED": "0",
             "PYTHONUNBUFFERED": "1",
-            "TENURE_STORE": job.store,
+            "TENURE_DISK_BYTES": str(self._config.disk_bytes),
+            **capped,
+            "TENURE_STORE": store,
             "TENURE_JOB": job.job_id,
             "TENURE_LAUNCH": str(job.launch),
             "TENURE_CODE": str(self._site.root),
             _NAME: job.name,
-            _RUNNER: self._name,
         }
+
+    # ----------------------------------------------------------------------------- the sandbox
+
+    def _plan(self, job: Job, scratch: Path) -> sandbox.Plan:
+        """All that the guard of one launch needs. Raises a LaunchFailed, or ``OSError``."""
+        config, root = self._config, self._site.root
+        if root == Path("/") or Path.home().is_relative_to(root):
+            raise Rejected(
+                f"the project's folder {root} holds your home folder, which a sandbox must hide; "
+                "move the project into a folder of its own"
+            )
+        bwrap = sandbox.demand_bubblewrap()
+        spec, window, store, given = self._store(job)
+        if window:
+            window.prepare(scratch)
+        named = (*sandbox.VARIABLES, *config.variables)
+        kept = {name: os.environ[name] for name in named if name in os.environ}
+        kept = {name: value for name, value in kept.items() if name not in self._site.hidden}
+        home = {"HOME": "/tmp", "TMPDIR": "/tmp"}
+        environ = {**kept, **given, **self._set(job, store), **home}
+        folders, files = self._hidden()
+        memory = None if config.memory_gb is None else int(config.memory_gb * 1e9)
+        needed = sandbox.paths_of(config.python, root, environ)
+        box = sandbox.Box(
+            bwrap,
+            config.python,
+            root,
+            scratch,
+            (*needed, *(path.absolute() for path in self._readable())),
+            folders,
+            files,
+            sandbox.devices(),
+            window,
+            config.network == "host",
+            memory,
+        )
+        found = caps.Caps.of(environ)
+        disk = found.disk or config.disk_bytes
+        return sandbox.Plan(
+            sandbox.command(box), environ, found.output, disk, str(scratch), memory, self._cores()
+        )
+
+    def _store(self, job: Job) -> tuple[JobSpec, sandbox.Window | None, str, Mapping[str, str]]:
+        """The job's spec, what it sees of a folder, the URL it is given, and its credentials."""
+        kind, _, rest = job.store.partition(":")
+        if kind not in ("file", "s3"):
+            raise Rejected(f"a sandbox has no way to a {kind}: store; use a file: or s3:// store")
+        if kind == "s3" and self._config.network == "none":
+            raise Rejected(
+                f"the sandbox of runner {self._name} has no network and the store is an s3:// one; "
+                'set network = "host", or use a file: store'
+            )
+        try:
+            spec = read_spec(open_store(job.store, read_only=True), job.job_id)
+        except StoreSilent as error:
+            raise Unreachable(f"the store did not answer: {error}", sent=False) from None
+        except (StoreUnusable, Corrupt) as error:
+            raise Rejected(str(error)) from None
+        if kind == "file":
+            folder = Path(unquote(rest.removeprefix("//"))).absolute()
+            return spec, sandbox.Window.of(folder, spec), job.store, {}
+        config = self._config
+        asked = RentedConfig(
+            card="cpu", trust=config.trust, role=config.role, sts_endpoint=config.sts_endpoint,
+            session_s=config.session_s, claim_window_s=config.claim_window_s,
+            deadline_s=config.deadline_s,
+        )  # fmt: skip
+        granted = grant(job.store, spec, asked, self._site.clock)
+        if granted.warning:
+            _LOG.warning("job %s, launch %d: %s", job.job_id, job.launch, granted.warning)
+        return spec, None, granted.store, granted.variables
+
+    def _readable(self) -> Iterator[Path]:
+        for path in self._config.readable:
+            found = self._site.root / path
+            if not found.exists():
+                raise Rejected(f"readable: there is no {found}")
+            yield found
+
+    def _hidden(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """The folders and the files of the project that a sandbox does not show."""
+        keys = [name.removeprefix("file:") for name in self._site.hidden if "file:" in name[:5]]
+        root = self._site.root
+        found = [root / name for name in (*_HIDDEN, *self._config.hide, *keys)]
+        found += [path for path in root.glob(".env.*") if not path.is_dir()]
+        inside = [path.resolve() for path in found if path.exists()]
+        inside = [path for path in inside if path != root and path.is_relative_to(root)]
+        folders = tuple(path for path in inside if path.is_dir())
+        files = [path for path in inside if path.is_file()]
+        shown = [path for path in files if not any(map(path.is_relative_to, folders))]
+        return folders, tuple(shown)
+
+    def _cores(self) -> list[int] | None:
+        """The cores of a job: those that the fewest workers of this machine were given."""
+        count, every = self._config.cpus, sorted(os.sched_getaffinity(0))
+        if count is None:
+            return None
+        if count > len(every):
+            raise Rejected(f"cpus = {count}, and this machine has {len(every)} cores for us")
+        given: Counter[int] = Counter()
+        for process in _with_environ({}):
+            with suppress(psutil.Error):
+                mine = process.cpu_affinity()
+                if _RUNNER in process.environ() and len(mine) < len(every):
+                    given.update(mine)
+        return sorted(sorted(every, key=lambda core: (given[core], core))[:count])
 
     def _reap(self) -> None:
         """Take the exit status of children that ended, so that no zombie stays.
@@ -268,6 +479,24 @@ def _note_end(output: Path, code: int) -> None:
         return  # a full disk: the exit status is a help and no more
 
 
+def _remove(folder: Path) -> None:
+    """Remove the temporary folder of a launch, and what a link in its place leads to."""
+    if folder.is_symlink():
+        with suppress(OSError):
+            _remove(Path(os.readlink(folder)))
+            folder.unlink()
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # a folder in it that its owner may not enter, say
+        for path, _, _ in os.walk(folder):
+            with suppress(OSError):
+                Path(path).chmod(0o700)
+                for row in os.scandir(path):
+                    if row.is_dir(follow_symlinks=False):
+                        Path(row.path).chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _last_line(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_LINE_BYTES))
@@ -296,6 +525,16 @@ def _with_environ(variables: Mapping[str, str]) -> list[psutil.Process]:
     return found
 
 
+def _leaders(name: str) -> list[psutil.Process]:
+    """The worker of a launch, or the guard of its sandbox: nothing inside one is told its runner."""
+    found = []
+    for process in _bearers(name):
+        with suppress(psutil.Error):
+            if _leads(process) and _RUNNER in process.environ():
+                found.append(process)
+    return found
+
+
 def _leads(process: psutil.Process) -> bool:
     """Whether it is the worker itself, which is started in a session of its own."""
     try:
@@ -308,7 +547,7 @@ def _worker(receipt: Receipt) -> psutil.Process | None:
     """The worker of a launch while it lives: by the receipt's pid, or by the name alone."""
     pid, started = receipt.handle.get("pid"), receipt.handle.get("started")
     if not isinstance(pid, int):
-        return next((process for process in _bearers(receipt.name) if _leads(process)), None)
+        return next(iter(_leaders(receipt.name)), None)
     try:
         process = psutil.Process(pid)
         return process if _started(pid) == started and _alive(process) else None

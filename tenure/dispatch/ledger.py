@@ -19,7 +19,7 @@ _KEPT_CHARS = 40  # of a writer's name that cannot stand in a key
 
 
 def writer(name: str) -> str:
-    """A dispatcher's name as a part of a key; two names never become one.
+    """A dispatcher's name as a part of a key; one that may not stand there gets a digest, to stay apart.
 
     >>> writer("dispatcher-0a"), writer("../Ann")
     ('dispatcher-0a', 'ann-5obfk4ic')

@@ -229,6 +229,7 @@ def beside(own: JobSpec, other: JobSpec) -> tuple[str, ...]:
         keys.job(model.job),
         f"{keys.attempt(model.job, 1)}log/000001.txt",
         f"{keys.attempt(model.job, 1)}milestones/6-2/model.bin",
+        f"{keys.attempt(model.job, 1)}milestones/3-10/model.bin",
         f"{keys.attempt(model.job, 2)}milestones/3-1/model.bin",
         f"code/{own.code}.tar.old",
         f"code/{own.code}",

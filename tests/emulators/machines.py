@@ -134,18 +134,21 @@ class Machines:
 
     def close(self) -> None:
         """End everything."""
+        self._signal_all(self.all, signal.SIGKILL)
         for machine in self.all:
-            self._all(machine, signal.SIGKILL)
             machine.process.wait()
 
+    def _all(self, machine: Machine, number: int) -> None:
+        self._signal_all([machine], number)
+
     @staticmethod
-    def _all(machine: Machine, number: int) -> None:
-        """Signal what runs on the machine, in whatever session: its home is the machine's folder."""
-        home = str(machine.folder)
+    def _signal_all(machines: Sequence[Machine], number: int) -> None:
+        """Signal what runs on machines, in whatever session: its home is the machine's folder."""
+        homes = {str(machine.folder) for machine in machines}
         for _ in range(2):  # what was just being started is there the second time
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
-                    if process.environ().get("HOME") == home:
+                    if process.environ().get("HOME") in homes:
                         process.send_signal(number)
 
     @staticmethod

@@ -20,7 +20,7 @@ SEEDS: dict[str, int] = {
     "the_courier_renews": 2,
     "silence_stops_a_worker": 5,
     "time_in_which_nobody_asked_counts_as_silence": 63,
-    "one_silent_read_before_the_claim_stops_a_worker": 6,
+    "one_silent_read_before_the_claim_stops_a_worker": 20,
     "a_lapsed_lease_stops_a_worker": 302,
     "a_deposed_worker_works_on": 32,
     "unknown_is_taken_as_lost_by_the_dispatcher": 123,
@@ -29,7 +29,7 @@ SEEDS: dict[str, int] = {
     "unknown_is_taken_as_written_by_the_holder": 8,
     "only_the_last_write_id_is_remembered": 141,
     "adoption_by_write_id_alone": 5,
-    "an_etag_is_refreshed_blindly": 95,
+    "an_etag_is_refreshed_blindly": 500,
     "a_reservation_without_an_answer_is_forgotten": 123,
     "no_answer_from_the_platform_is_taken_as_failure": 74,
     "a_protocol_error_is_taken_as_failure": 14,
@@ -47,7 +47,7 @@ SEEDS: dict[str, int] = {
     "an_attempt_is_not_counted": 2,
     "finished_is_not_final_for_a_person": 114,
     "a_launch_judges_the_holder_of_another": 15,
-    "no_slots_spends_the_budget_of_a_job": 20,
+    "no_slots_spends_the_budget_of_a_job": 21,
 }
 
 

@@ -213,6 +213,16 @@ def ended(one: Machine) -> int:
         raise AssertionError(one.output()) from None
 
 
+def workers_of(*specs: JobSpec) -> list[psutil.Process]:
+    """A worker is in a session of its own: a machine that is gone may leave one."""
+    mine, found = {spec.id for spec in specs}, []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("TENURE_JOB") in mine:
+                found.append(process)
+    return found
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("project")
@@ -246,11 +256,8 @@ def yard(tmp_path: Path, project: Path, wheel: Path) -> Iterator[Yard]:
     yield made
     made.machines.close()
     made.links.server.shutdown()
-    mine = {spec.id for spec in made.specs}
-    for process in psutil.process_iter():  # a worker is in a session of its own
-        with suppress(psutil.Error):
-            if process.environ().get("TENURE_JOB") in mine:
-                process.kill()
+    for process in workers_of(*made.specs):
+        process.kill()
 
 
 # ------------------------------------------------------------------------------- the whole way
@@ -369,6 +376,7 @@ def test_one_job_that_cannot_start_is_all_of_them(yard: Yard) -> None:
         assert ended(one) == exit_code, one.output()
         assert words in one.output() and "so none runs" in one.output()
         assert "Traceback" not in one.output()
+        assert workers_of(good) == []
     # The first may have claimed before the second could not be started: then it has given it back.
     assert yard.witness(good).phase in ("expected", "released")
     assert yard.witness(bad).phase == "expected"

@@ -20,6 +20,7 @@ from tenure_protocol.records import PROTOCOL_VERSION, JobSpec
 from tenure_protocol.store.api import Progress, Store, StoreUnusable, is_key
 from tenure_protocol.store.open import open_store
 from tenure_worker import cargo, code, exits, stages
+from tenure_worker.caps import Caps, Watch
 from tenure_worker.claim import claim, patiently, read_spec, refuse
 from tenure_worker.exits import EXIT_CODES, Stopped
 from tenure_worker.experiment import Experiment
@@ -59,10 +60,15 @@ def main(argv: list[str] | None = None) -> int:
     if not is_key(keys.job(options.job)):
         parser.error(f"{options.job!r} is no job id")
     try:
+        watch = Watch(Caps.of(env), SYSTEM)
+    except ValueError as error:
+        parser.error(str(error))
+    watch.start()
+    try:
         with _exit_code_survives_sigterm():
             store = patiently(lambda: open_store(options.store))
             here = Path(options.code) if options.code else None
-            return note_exit(work(store, options.job, options.launch, here))
+            return note_exit(work(store, options.job, options.launch, here, watch))
     except StoreUnusable as error:
         print(f"tenure: {error}", file=sys.stderr)
         return note_exit(exits.USAGE)
@@ -84,7 +90,9 @@ def _exit_code_survives_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def work(store: Store, job: str, launch: int, code_path: Path | None) -> int:
+def work(
+    store: Store, job: str, launch: int, code_path: Path | None, watch: Watch | None = None
+) -> int:
     """Prepare the environment, claim and run. Raises :class:`Stopped`.
 
     Without a ``code_path`` the code is fetched into the working directory before the claim, and the
@@ -112,6 +120,8 @@ def work(store: Store, job: str, launch: int, code_path: Path | None) -> int:
     measured = _promised(spec, store, launch)
     try:
         with claim(spec.id, store, launch, measured=measured) as tenure:
+            if watch is not None:
+                watch.holds(tenure)
             with _Tee(tenure):
                 experiment = _experiment(spec, store, tenure)
                 _same_data(spec, experiment)

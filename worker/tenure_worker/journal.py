@@ -14,6 +14,7 @@ from threading import RLock
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import canonical
 from tenure_protocol.lease import keys
+from tenure_worker.caps import Caps, size
 from tenure_worker.courier import Chunk
 
 FLUSH_EVERY_S = 5.0
@@ -23,6 +24,7 @@ _PENDING = 200
 _PLAIN = frozenset({int, float, str, bool, type(None)})  # what nobody can change afterwards
 _CHUNK_BYTES = 256 << 10
 _MAX_BUFFER_BYTES = 4 << 20
+_NOTES_BYTES = 1 << 20  # beyond the cap of the log, for what tenure itself has to say
 
 
 def _scalar(value: object) -> object:
@@ -43,9 +45,13 @@ def _text(value: object) -> str:
 
 
 class _Stream:
-    def __init__(self, key: Callable[[int], str], offer: Callable[[Chunk], bool]) -> None:
+    def __init__(
+        self, key: Callable[[int], str], offer: Callable[[Chunk], bool], most_bytes: int
+    ) -> None:
         self._key = key
         self._offer = offer
+        self._left = most_bytes
+        self.cut = False  # nothing more of the job's is taken
         self._lines: list[bytes] = []
         self._size = 0
         self._chunk = 1
@@ -61,9 +67,16 @@ class _Stream:
             self.flush()
         return True
 
-    def say(self, line: bytes) -> None:
-        if not self.add(line):
+    def say(self, line: bytes, beyond: int = 0) -> bool:
+        """Take a line unless it passes the cap by more than ``beyond``; whether this cut the stream."""
+        if self._left + beyond < len(line) or (self.cut and not beyond):
+            first, self.cut = not self.cut, True
+            return first
+        if self.add(line):
+            self._left -= len(line)
+        else:
             self.dropped += 1  # the store is too slow for what this job says; flush() tells
+        return False
 
     def flush(self) -> None:
         if self._lines and self._offer(Chunk(self._key(self._chunk), b"".join(self._lines))):
@@ -77,19 +90,29 @@ class Journal:
     """Buffers of one attempt. Any thread of the experiment may print, hence the lock."""
 
     def __init__(
-        self, job: str, attempt: int, offer: Callable[[Chunk], bool], clock: Clock
+        self,
+        job: str,
+        attempt: int,
+        offer: Callable[[Chunk], bool],
+        clock: Clock,
+        caps: Caps | None = None,
     ) -> None:
+        caps = caps or Caps()
         self._clock = clock
+        self._caps = caps
         self._lock = RLock()
-        self._events = _Stream(lambda chunk: keys.events(job, attempt, chunk), offer)
-        self._log = _Stream(lambda chunk: keys.log(job, attempt, chunk), offer)
+        self._events = _Stream(lambda chunk: keys.events(job, attempt, chunk), offer, caps.events)
+        self._log = _Stream(lambda chunk: keys.log(job, attempt, chunk), offer, caps.log)
         # Events not yet written. A deque: threads append to it while another one writes.
         self._pending: deque[tuple[float, Mapping[str, object]]] = deque()
         self._due_s = clock.monotonic_s() + FLUSH_EVERY_S
         self._trouble: str | None = None
+        self._untold: list[bytes] = []
 
     def event(self, values: Mapping[str, object]) -> None:
         """Add one event, stamped with this machine's wall clock for people."""
+        if self._events.cut:
+            return
         for value in values.values():
             if type(value) not in _PLAIN:  # a tensor, say: as it is now
                 values = {name: _scalar(each) for name, each in values.items()}
@@ -104,25 +127,44 @@ class Journal:
                 at_s, values = self._pending.popleft()
                 stamped = {"at_s": round(at_s, 3), **values}
                 line = canonical({name: _scalar(v) for name, v in stamped.items()}) + b"\n"
-                self._events.say(line)
+                if self._events.say(line):
+                    self._tell_of_cut("events are", "records", self._caps.events)
 
     def line(self, text: str) -> None:
-        """Add log text."""
+        """Add log text of the job's."""
         line = text.rstrip("\n").encode("utf-8", "replace") + b"\n"
         with self._lock:
-            self._log.say(line)
+            if self._log.say(line):
+                self._tell_of_cut("log is", "prints", self._caps.log)
+
+    def note(self, text: str) -> None:
+        """Add log text of tenure's own, which a job that printed too much must not crowd out."""
+        line = text.rstrip("\n").encode("utf-8", "replace") + b"\n"
+        with self._lock:
+            if self._log.say(line, _NOTES_BYTES):
+                self._tell_of_cut("log is", "prints", self._caps.log)
+
+    def _tell_of_cut(self, what: str, does: str, most_bytes: int) -> None:
+        cut = f"tenure: the {what} cut at {size(most_bytes)}"
+        self._untold.append(f"{cut}; what the job {does} from here on is not kept\n".encode())
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what must be said once, as soon as there is room."""
+        while self._untold and self._log.add(self._untold[0]):
+            self._untold.pop(0)
 
     def trouble(self, reason: str) -> None:
         """Note a silent store once per reason."""
         if reason != self._trouble:
             self._trouble = reason
-            self.line(f"tenure: the store is silent ({reason}); working on")
+            self.note(f"tenure: the store is silent ({reason}); working on")
 
     def answered(self) -> None:
         """Note that a silent store answers again."""
         if self._trouble is not None:
             self._trouble = None
-            self.line("tenure: the store answers again")
+            self.note("tenure: the store answers again")
 
     def flush_if_due(self, now_s: float) -> None:
         """Flush every few seconds."""
@@ -134,6 +176,7 @@ class Journal:
         """Hand every buffered line to the courier, as far as its queue has room."""
         self._write_events()
         with self._lock:
+            self._tell()
             for stream in (self._events, self._log):
                 stream.flush()
                 lost = f"tenure: {stream.dropped} lines dropped, the store was too slow\n"

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 
 READ_S = 30.0  # of one read; the whole has a deadline of its own
 TRIES = 3  # of the machine's own end
-FINAL = (400, 401, 403, 404, 410)  # a link that expired stays so, and what it opens was there before
+#: A link that expired stays so, and what it opens was there before it was made.
+FINAL = (400, 401, 403, 404, 410)
 
 
 class Closed(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import traceback
@@ -21,12 +22,13 @@ from tenure_protocol import fingerprint
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, plain
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import Confirmed, Deposed, Lease, fruitless
+from tenure_protocol.lease.client import Confirmed, Deposed, Lease, Silent, fruitless
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
 from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
 from tenure_protocol.store.api import P99_S, Progress, Store, StoreSilent
 from tenure_protocol.store.silence import Silence
 from tenure_worker import exits, snapshot
+from tenure_worker.caps import Caps
 from tenure_worker.carrier import Answer, Carrier, Errand
 from tenure_worker.courier import Courier, Delivered, Parcel, Undeliverable
 from tenure_worker.exits import Stopped
@@ -46,6 +48,10 @@ _MOST_SWALLOWED = 1000
 _WARNINGS = 20  # differences named in the log of a job that moved to another environment
 
 
+class Overspent(Exception):
+    """The job wrote more to its disk than it may."""
+
+
 class Tenure:
     """What ``with claim(...) as tenure`` gives; see the module's words for who writes what."""
 
@@ -58,6 +64,7 @@ class Tenure:
         measured: Mapping[str, object],
         gang: Gang | None = None,
     ) -> None:
+        caps = Caps.of(os.environ)
         self.spec = spec
         self.step_number = 0
         self._gang = gang  # of a job of several cards; this is rank 0 of it
@@ -90,12 +97,14 @@ class Tenure:
         self._asked: Asked | None = None  # the request that has been read already
         self._last_milestone = 0
         self._ended = False
+        self._leaving = False  # the loop sees to the end itself, which may take its patience
         self._stopped: Stopped | None = None  # raised again, should the experiment swallow it
         self._undeliverable: Exception | None = None  # likewise
+        self._overspent: Overspent | None = None  # likewise
         self.folder = Path(tempfile.mkdtemp(prefix="tenure-"))
         self._carrier = Carrier(lease, clock, self._wake)
         self._courier = Courier(store, clock, self._wake)
-        self._journal = Journal(spec.id, lease.attempt, self._courier.offer, clock)
+        self._journal = Journal(spec.id, lease.attempt, self._courier.offer, clock, caps)
         if gang:
             gang.share("claimed", {"attempt": lease.attempt})
 
@@ -242,6 +251,35 @@ class Tenure:
             self._stop = (reason, until_s)
         self._woken = True
 
+    def overspent(self, words: str) -> None:
+        """End the job, for this reason, at the next step boundary; safe in any thread."""
+        self._overspent = Overspent(words)
+        self._woken = True
+
+    def end_without_boundary(self, words: str) -> None:
+        """End the job, and this process, from another thread: the loop does not come to a boundary.
+
+        The carrier, which such a loop does not use, says so to the store, lest the job be launched
+        again to do the same. Without an answer the lease runs out by itself. Returns where the loop is
+        about to end.
+        """
+        if self._leaving:
+            return
+        self._stopped = Stopped(exits.CODE_ERROR, words)  # for a loop that comes back after all
+        self._journal.note(f"tenure: {words}")
+        self._journal.flush()
+        errand = Finish(self._lease.holder, self._lease.attempt, exits.CODE_ERROR, words, {})
+        until_s = self._now() + 3 * self._store.deadline_s
+        while self._now() < until_s:
+            if not self._carrier.busy:
+                self._carrier.send(errand)
+            got = self._carrier.answer(_WAIT_S)
+            if got and got[0] is errand and not isinstance(got[1], Silent):
+                break
+        self._courier.close(self._store.deadline_s)
+        print(f"tenure: {self._stopped}", file=sys.stderr, flush=True)
+        os._exit(exits.CODE_ERROR)
+
     def fetch_model(self, folder: Path) -> Manifest:
         """Download the snapshot that an evaluate or backtest job reads. Raises ``ValueError``."""
         model = self.spec.model
@@ -272,6 +310,7 @@ class Tenure:
     ) -> None:
         if os.getpid() != self._pid:
             return  # a forked child of the experiment leaves; the tenure is its parent's
+        self._leaving = True
         try:
             if isinstance(error, Stopped):
                 return
@@ -296,12 +335,12 @@ class Tenure:
         if isinstance(error, Corrupt):
             self._release(exits.PROTOCOL, str(error))
         code = error.code if isinstance(error, RankFailed) else exits.classify(error)
-        self._journal.line("".join(traceback.format_exception(error)))
+        self._journal.note("".join(traceback.format_exception(error)))
         if code != exits.CODE_ERROR:
             self._await_snapshot()
             self._release(code, words)
-        tail = _told("".join(traceback.format_exception(error)))[-_REASON_CHARS:]
-        self._end(code, tail, {})
+        told = str(error) if isinstance(error, Overspent) else traceback.format_exception(error)
+        self._end(code, _told("".join(told))[-_REASON_CHARS:], {})
 
     def _close(self) -> None:
         self._journal.flush()
@@ -354,6 +393,8 @@ class Tenure:
             self._undeliverable = report.error
         if self._undeliverable is not None:
             raise self._undeliverable
+        if self._overspent is not None:
+            raise self._overspent
         if isinstance(report, Delivered):
             self._move = report.move
 
@@ -444,7 +485,7 @@ class Tenure:
                 "the last snapshot is on its way",
             )
         except Exception as error:  # it cannot be delivered; what ends the attempt is told already
-            self._journal.line(f"tenure: the last snapshot is lost ({error})")
+            self._journal.note(f"tenure: the last snapshot is lost ({error})")
 
     def _settle(self, until_s: float) -> None:
         """Wait for the write in flight, at most until ``until_s``."""
@@ -527,6 +568,7 @@ class Tenure:
 
     def _release(self, code: int, reason: str) -> NoReturn:
         """Give the tenure back and stop; without an answer the lease runs out by itself."""
+        self._leaving = True
         limit_s = self._now() + 3 * self._store.deadline_s
         self._settle(limit_s)
         self._ended = True
@@ -540,6 +582,7 @@ class Tenure:
 
     def _end(self, code: int, reason: str, result: dict[str, object]) -> None:
         """Finish the job; insist until the store answers or patience is lost."""
+        self._leaving = True
         self._journal.flush()
         errand = Finish(self._lease.holder, self._lease.attempt, code, reason, result)
         while True:
