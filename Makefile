@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 TYPED := tenure gates runners worker/tenure_protocol worker/tenure_worker assets pipelines
 
 .DEFAULT_GOAL := test
-.PHONY: install demo test check sim bench up browser clean
+.PHONY: install demo test check sim bench up debian clean
 
 install: $(STAMP)
 
@@ -21,16 +21,19 @@ $(STAMP): constraints.txt pyproject.toml worker/pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/tenure demo
 
-# The browser test looks at the real pages; where Chromium is missing and cannot be installed it skips and says so.
-browser:
-	@if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-		echo "== test: installing chromium and chromium-driver for the browser test"; \
-		export DEBIAN_FRONTEND=noninteractive; \
-		{ apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } >/dev/null 2>&1 \
-		|| echo "== test: chromium could not be installed; the browser test will skip"; \
+# What tests use beside Python: a browser for the pages, a real sshd, a sandbox. Where one is missing and cannot be
+# installed, its tests skip and say so.
+DEBIAN := chromium chromium-driver openssh-server bubblewrap
+debian:
+	@export DEBIAN_FRONTEND=noninteractive; \
+	if command -v chromium >/dev/null && command -v bwrap >/dev/null && [ -x /usr/sbin/sshd ]; then exit 0; fi; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "== test: installing $(DEBIAN)"; \
+		{ apt-get update -qq && apt-get install -y -qq $(DEBIAN); } >/dev/null 2>&1 \
+		|| echo "== test: they could not be installed; some tests will skip"; \
 	fi
 
-test: $(STAMP) browser
+test: $(STAMP) debian
 	@echo "== test"
 	@$(BIN)/python -m pytest -n 2
 

@@ -43,8 +43,7 @@ class Guard:
         """Start the sandbox and wait for its end; the worker's exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._signals.append(number))
-        if self._plan.cores:
-            os.sched_setaffinity(0, self._plan.cores)
+        self._limit()
         read, write = os.pipe()
         name, *words = self._plan.command
         process = self._process = subprocess.Popen(
@@ -55,7 +54,6 @@ class Guard:
             stderr=subprocess.STDOUT,
             pass_fds=(write,),
             start_new_session=True,  # a signal to our group must reach it through us alone
-            preexec_fn=self._limit,
         )
         os.close(write)
         assert process.stdout is not None
@@ -71,6 +69,9 @@ class Guard:
         return code if code >= 0 else 128 - code
 
     def _limit(self) -> None:
+        """Limits of our own, which what we start inherits."""
+        if self._plan.cores:
+            os.sched_setaffinity(0, self._plan.cores)
         if (most := self._plan.memory_bytes) is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -48,8 +48,8 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure_protocol.codec import Corrupt
-from tenure_protocol.records import JobSpec
 from tenure_protocol.store.api import StoreSilent, StoreUnusable
+from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.open import open_store
 from tenure_worker import caps
 from tenure_worker.claim import read_spec
@@ -322,12 +322,16 @@ class OwnProcessRunner:
         shared = max(1, (os.cpu_count() or 1) // self._config.slots)
         threads = self._config.threads or self._config.cpus or shared
         capped = {name: os.environ[name] for name in caps.VARIABLES if os.environ.get(name)}
+        try:
+            caps.Caps.of(capped)
+        except ValueError as error:
+            raise Rejected(str(error)) from error
         return {
             **{name: str(threads) for name in _THREADS},
             "PYTHONHASHSEED": "0",
             "PYTHONUNBUFFERED": "1",
-            "TENURE_DISK_BYTES": str(self._config.disk_bytes),
             **capped,
+            "TENURE_DISK_BYTES": str(self._config.disk_bytes),
             "TENURE_STORE": store,
             "TENURE_JOB": job.job_id,
             "TENURE_LAUNCH": str(job.launch),
@@ -339,21 +343,21 @@ class OwnProcessRunner:
 
     def _plan(self, job: Job, scratch: Path) -> sandbox.Plan:
         """All that the guard of one launch needs. Raises a LaunchFailed, or ``OSError``."""
-        config, root = self._config, self._site.root
+        config, root = self._config, self._site.root.resolve()
         if root == Path("/") or Path.home().is_relative_to(root):
             raise Rejected(
                 f"the project's folder {root} holds your home folder, which a sandbox must hide; "
                 "move the project into a folder of its own"
             )
         bwrap = sandbox.demand_bubblewrap()
-        spec, window, store, given = self._store(job)
+        window, store, given = self._store(job)
         if window:
             window.prepare(scratch)
         named = (*sandbox.VARIABLES, *config.variables)
         kept = {name: os.environ[name] for name in named if name in os.environ}
         kept = {name: value for name, value in kept.items() if name not in self._site.hidden}
         home = {"HOME": "/tmp", "TMPDIR": "/tmp"}
-        environ = {**kept, **given, **self._set(job, store), **home}
+        environ = {**kept, **given, **self._set(job, store), **home, "TENURE_CODE": str(root)}
         folders, files = self._hidden()
         memory = None if config.memory_gb is None else int(config.memory_gb * 1e9)
         needed = sandbox.paths_of(config.python, root, environ)
@@ -370,14 +374,18 @@ class OwnProcessRunner:
             config.network == "host",
             memory,
         )
-        found = caps.Caps.of(environ)
-        disk = found.disk or config.disk_bytes
         return sandbox.Plan(
-            sandbox.command(box), environ, found.output, disk, str(scratch), memory, self._cores()
+            sandbox.command(box),
+            environ,
+            caps.Caps.of(environ).output,
+            config.disk_bytes,
+            str(scratch),
+            memory,
+            self._cores(),
         )
 
-    def _store(self, job: Job) -> tuple[JobSpec, sandbox.Window | None, str, Mapping[str, str]]:
-        """The job's spec, what it sees of a folder, the URL it is given, and its credentials."""
+    def _store(self, job: Job) -> tuple[sandbox.Window | None, str, Mapping[str, str]]:
+        """What the job sees of a folder, the URL it is given, and its credentials."""
         kind, _, rest = job.store.partition(":")
         if kind not in ("file", "s3"):
             raise Rejected(f"a sandbox has no way to a {kind}: store; use a file: or s3:// store")
@@ -393,8 +401,8 @@ class OwnProcessRunner:
         except (StoreUnusable, Corrupt) as error:
             raise Rejected(str(error)) from None
         if kind == "file":
-            folder = Path(unquote(rest.removeprefix("//"))).absolute()
-            return spec, sandbox.Window.of(folder, spec), job.store, {}
+            folder = Path(unquote(rest.removeprefix("//"))).resolve()
+            return sandbox.Window.of(folder, spec), DirectoryStore.url_of(folder), {}
         config = self._config
         asked = RentedConfig(
             card="cpu", trust=config.trust, role=config.role, sts_endpoint=config.sts_endpoint,
@@ -404,7 +412,7 @@ class OwnProcessRunner:
         granted = grant(job.store, spec, asked, self._site.clock)
         if granted.warning:
             _LOG.warning("job %s, launch %d: %s", job.job_id, job.launch, granted.warning)
-        return spec, None, granted.store, granted.variables
+        return None, granted.store, granted.variables
 
     def _readable(self) -> Iterator[Path]:
         for path in self._config.readable:
@@ -415,8 +423,8 @@ class OwnProcessRunner:
 
     def _hidden(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """The folders and the files of the project that a sandbox does not show."""
-        keys = [name.removeprefix("file:") for name in self._site.hidden if "file:" in name[:5]]
-        root = self._site.root
+        root = self._site.root.resolve()
+        keys = [name[5:] for name in self._site.hidden if name.startswith("file:")]
         found = [root / name for name in (*_HIDDEN, *self._config.hide, *keys)]
         found += [path for path in root.glob(".env.*") if not path.is_dir()]
         inside = [path.resolve() for path in found if path.exists()]

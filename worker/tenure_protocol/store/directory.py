@@ -63,6 +63,7 @@ class DirectoryStore:
         self._clock = clock
         self._read_only = read_only
         self._durable: set[Path] = set()
+        self._apart = False  # the folder of temp files is a mount of its own, as in a sandbox
         kind = _file_system(self._root)
         if kind in NETWORK_FILE_SYSTEMS:
             raise StoreUnusable(
@@ -89,7 +90,12 @@ class DirectoryStore:
 
     @property
     def url(self) -> str:
-        return f"file:{self._root}".replace("%", "%25")
+        return self.url_of(self._root)
+
+    @staticmethod
+    def url_of(root: Path) -> str:
+        """The URL of the store in a folder."""
+        return f"file:{root}".replace("%", "%25")
 
     # ---------------------------------------------------------------------------- reading
 
@@ -172,10 +178,10 @@ class DirectoryStore:
         path = self._path(key)
         self._demand_writable()
         try:
-            temp = self._temp(self._clock.nonce())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temp = self._temp_for(path)
             try:
                 _write_through(temp, body)
-                path.parent.mkdir(parents=True, exist_ok=True)
                 with self._locked(key) as locked:
                     if not locked:
                         return Unknown(
@@ -184,7 +190,7 @@ class DirectoryStore:
                     if _current_etag(path) != etag:
                         return Lost()
                     os.utime(temp)  # the age counts from here, not from before the wait
-                    temp.replace(path)
+                    self._rename(temp, path)
             finally:
                 temp.unlink(missing_ok=True)
             self._sync_parents(path)
@@ -196,11 +202,11 @@ class DirectoryStore:
         target = self._path(key)
         self._demand_writable()
         try:
-            temp = self._temp(self._clock.nonce())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temp = self._temp_for(target)
             try:
                 _copy(path, temp, progress)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                temp.replace(target)
+                self._rename(temp, target)
             finally:
                 temp.unlink(missing_ok=True)
             self._sync_parents(target)
@@ -258,6 +264,30 @@ class DirectoryStore:
         path = self._root / _TEMP / f"{os.getpid()}-{name}"
         path.touch(exist_ok=False)
         return path
+
+    def _temp_for(self, path: Path) -> Path:
+        """A temp file that can be renamed to ``path``, whose folder exists."""
+        if not self._apart:
+            return self._temp(self._clock.nonce())
+        temp = path.with_name(f".{os.getpid()}-{self._clock.nonce()}")  # no key, in no listing
+        temp.touch(exist_ok=False)
+        return temp
+
+    def _rename(self, temp: Path, path: Path) -> None:
+        """Rename a temp file, or a copy of it where they lie on different mounts of one folder."""
+        try:
+            temp.replace(path)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        self._apart = True
+        near = self._temp_for(path)
+        try:
+            _copy(temp, near, None)
+            near.replace(path)
+        finally:
+            near.unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[bool]:
