@@ -55,9 +55,10 @@ def run(
     """
     demand_dagster("run")
     settings = load_settings(config)
-    found = load_plan(plan, settings, check_import=True)
+    names = rung_names(rungs)
+    found = load_plan(plan, settings, check_import=True, check_rungs=not names)
     demand_own_name(found, settings)
-    wanted = with_rungs(found, rungs, settings)
+    wanted = with_rungs(found, names, settings)
     console = Console(stderr=as_json)
     warn_without_key(settings, console)
     with Watching(console) as watching:
@@ -90,9 +91,13 @@ def up(
         console.print("ending Dagster's page and daemon")
 
 
-def with_rungs(plan: Plan, rungs: list[str] | None, settings: Settings) -> Plan:
-    """The plan on other rungs; names may be given one by one or joined by commas."""
-    names = [name.strip() for item in rungs or [] for name in item.split(",") if name.strip()]
+def rung_names(given: list[str] | None) -> list[str]:
+    """What ``--rungs`` named, one by one or joined by commas."""
+    return [name.strip() for item in given or [] for name in item.split(",") if name.strip()]
+
+
+def with_rungs(plan: Plan, names: list[str], settings: Settings) -> Plan:
+    """The plan on other rungs, if any are named."""
     if not names:
         return plan
     for name in names:

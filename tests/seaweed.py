@@ -154,7 +154,7 @@ def free_port() -> int:
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            port = 10_000 + probe.getsockname()[1] % 10_000
+            port: int = 10_000 + probe.getsockname()[1] % 10_000
         with socket.socket() as one, socket.socket() as twin:
             try:
                 one.bind(("127.0.0.1", port))

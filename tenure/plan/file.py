@@ -177,10 +177,13 @@ class Plan(_Strict):
         return {key: _entry(axis, baseline[key], key) for key, axis in grid.items()}
 
 
-def load_plan(path: Path, settings: Settings, *, check_import: bool = False) -> Plan:
+def load_plan(
+    path: Path, settings: Settings, *, check_import: bool = False, check_rungs: bool = True
+) -> Plan:
     """Read and check one plan; with ``check_import`` its experiment is imported as well.
 
-    Raises :class:`UsageError` with file, line and dotted key.
+    Without ``check_rungs`` its rungs need not exist: whoever names others (``--rungs``) uses none of
+    them. Raises :class:`UsageError` with file, line and dotted key.
     """
     path = path.absolute()
     data, place = parse(read_text(path, "plan"), str(path))
@@ -191,6 +194,8 @@ def load_plan(path: Path, settings: Settings, *, check_import: bool = False) -> 
     except ValidationError as error:
         raise place.first_mistake(error, Plan) from None
     plan._file, plan._place = path, place
+    if check_rungs:
+        _check_rungs(settings, plan)
     _check_against(settings, plan)
     if check_import:
         reason = check_experiment(plan.experiment, [settings.root])
@@ -199,7 +204,7 @@ def load_plan(path: Path, settings: Settings, *, check_import: bool = False) -> 
     return plan
 
 
-def load_plans(settings: Settings) -> list[Plan]:
+def load_plans(settings: Settings, *, check_rungs: bool = True) -> list[Plan]:
     """Every plan that ``[plans] paths`` finds below the settings' root, in the order of its paths."""
     files: list[Path] = []
     for pattern in settings.plans.paths:
@@ -211,7 +216,7 @@ def load_plans(settings: Settings) -> list[Plan]:
         if not file.is_file() or file.resolve() in seen:
             continue
         seen.add(file.resolve())
-        plan = load_plan(file, settings)
+        plan = load_plan(file, settings, check_rungs=check_rungs)
         if plan.name in plans:
             first = plans[plan.name].file
             raise plan.error(("name",), f"{plan.name!r} is the name of {first} too; rename one")
@@ -224,7 +229,7 @@ def demand_own_name(plan: Plan, settings: Settings) -> None:
 
     Raises :class:`UsageError` with file and line.
     """
-    for other in load_plans(settings):
+    for other in load_plans(settings, check_rungs=False):
         same = other.file and plan.file and other.file.resolve() == plan.file.resolve()
         if other.name == plan.name and not same:
             raise plan.error(
@@ -232,12 +237,15 @@ def demand_own_name(plan: Plan, settings: Settings) -> None:
             )
 
 
-def _check_against(settings: Settings, plan: Plan) -> None:
+def _check_rungs(settings: Settings, plan: Plan) -> None:
     for position, rung in enumerate(plan.rungs):
         if rung not in settings.rungs:
             raise plan.error(
                 ("rungs", position), f"there is no rung {rung!r}; {_choices(rung, settings.rungs)}"
             )
+
+
+def _check_against(settings: Settings, plan: Plan) -> None:
     if plan.team not in settings.teams:
         hint = _choices(plan.team, settings.teams)
         raise plan.error(("team",), f"there is no team {plan.team!r}; {hint}")

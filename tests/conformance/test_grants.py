@@ -944,6 +944,7 @@ class Sts:
             ),
             "echo": (403, "text/xml", failure("AccessDenied", f"who signs with {OPERATOR_SECRET}?")),
             "busy": (503, "text/xml", failure("ServiceUnavailable", "later")),
+            "slow down": (429, "text/html", "<html>slow down</html>"),
             "throttled": (400, "text/xml", failure("Throttling", "Rate exceeded")),
         }[self.answer]  # fmt: skip
         return status, kind, body
@@ -1030,7 +1031,7 @@ def test_rejected(
     assert failed.value.__cause__ is None
 
 
-@pytest.mark.parametrize("answer", ["busy", "throttled"])
+@pytest.mark.parametrize("answer", ["busy", "slow down", "throttled"])
 def test_busy(scene: Scene, bad_sts: Callable[[str], tuple[str, Sts]], answer: str) -> None:
     url, sts = bad_sts(answer)
     with pytest.raises(Unreachable) as failed:

@@ -536,6 +536,7 @@ def test_what_ignores_sigterm_is_killed_and_leaves_nothing_behind(
     one._wait([stubborn])
     assert stubborn.code == 128 + 9
     note.unlink()
+    one = made(tmp_path)  # that nobody has told to stop
     leaving = child(f"sleep 600 & echo $! > {note}; exit 3")
     one._wait([leaving])
     assert leaving.code == 3

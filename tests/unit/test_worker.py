@@ -645,6 +645,50 @@ def test_no_time_for_the_upload_of_the_last_milestone(world: World) -> None:
     assert world.witness.phase == "released"
 
 
+def test_a_signal_that_comes_with_the_claim_gives_it_back(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A platform that takes its machine back at once must not cost the length of a lease."""
+    world = World(clock)
+    launch = world.reserve()
+    real = world.store.replace
+
+    def replaced(key: str, body: bytes, etag: str) -> object:
+        outcome = real(key, body, etag)
+        if key == world.key and world.witness.phase == "held":
+            signal.raise_signal(signal.SIGTERM)
+        return outcome
+
+    monkeypatch.setattr(world.store, "replace", replaced)
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        pytest.raises(Stopped) as stop,
+        claim(world.spec.id, world.store, launch, clock, measured={}) as tenure,
+    ):
+        pytest.fail(f"it began: {tenure}")
+    assert stop.value.exit_code == exits.RELEASED
+    assert (world.witness.phase, world.witness.reason) == ("released", "received SIGTERM")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_ends_who_still_waits_for_the_claim(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(clock)
+    launch = world.reserve()
+    world.event(
+        Claim(launch, "another", 600.0)
+    )  # this launch again, on a platform that restarts it
+    held = world.witness
+    monkeypatch.setattr(clock, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    with (
+        pytest.raises(Stopped, match="before the claim") as stop,
+        claim(world.spec.id, world.store, launch, clock, measured={}) as tenure,
+    ):
+        pytest.fail(f"it began: {tenure}")
+    assert stop.value.exit_code == exits.RELEASED and world.witness == held
+
+
 def test_a_signal_is_a_stop(world: World) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped), world.claimed() as tenure:

@@ -18,7 +18,7 @@ from typing import Protocol
 from tenure_protocol.clock import Clock, Task
 
 LOOK_EVERY_S = 0.5  # at the size of the output
-MEASURE_EVERY_S = 5.0  # the disk, whose every file is looked at
+MEASURE_EVERY_S = 2.0  # the disk, whose every file is looked at
 GRACE_S = 30.0  # for a step boundary to come, once the disk is over its cap
 _IDLE_SHARE = 10  # a measurement that takes long is followed by a pause so many times as long
 _MIB = 1 << 20

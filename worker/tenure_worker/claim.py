@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM, Clock
@@ -87,14 +87,12 @@ def claim(
     found = dict(measured) if measured is not None else fingerprint.measure()
     if spec.requires is not None:
         refuse_mismatch(spec, found, store, number, clock)
-    lease = _acquired(spec, store, number, clock)
-    try:
-        tenure = Tenure(spec, store, lease, clock, found, Gang.of_environment())
-    except OSError as error:  # no room for a temporary folder: let another machine have the job
-        lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, str(error)))
-        raise Stopped(exits.RELEASED, str(error)) from error
-    with _stopping(tenure), tenure:
-        yield tenure
+    with _stopping() as signals:
+        lease = _acquired(spec, store, number, signals.ending_sleep(clock))
+        tenure = _begun(spec, store, lease, clock, found, signals.noted)
+        with tenure:
+            signals.serve(tenure)
+            yield tenure
 
 
 def _enlisted(job: str | JobSpec, store: Store, clock: Clock) -> JobSpec:
@@ -131,6 +129,25 @@ def _acquired(spec: JobSpec, store: Store, launch: int, clock: Clock) -> Lease:
     return got
 
 
+def _begun(
+    spec: JobSpec,
+    store: Store,
+    lease: Lease,
+    clock: Clock,
+    found: Mapping[str, object],
+    noted: str,
+) -> Tenure:
+    """The tenure of a lease, unless a signal came first or this machine has no room for it."""
+    reason = noted
+    if not reason:
+        try:
+            return Tenure(spec, store, lease, clock, found, Gang.of_environment())
+        except OSError as error:  # no room for a temporary folder: let another machine have the job
+            reason = str(error)
+    lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, reason))
+    raise Stopped(exits.RELEASED, reason)
+
+
 def refuse_mismatch(
     spec: JobSpec, measured: Mapping[str, object], store: Store, launch: int, clock: Clock
 ) -> None:
@@ -159,27 +176,73 @@ def refuse(
     raise Stopped(exits.REFUSED, reason)
 
 
-@contextmanager
-def _stopping(tenure: Tenure) -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into one last milestone and a release."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Signals:
+    """SIGTERM and SIGINT: before the claim they end the worker, then they ask the tenure to stop."""
 
-    owner = os.getpid()
+    def __init__(self) -> None:
+        self.noted = ""  # a signal that came while a claim was being written
+        self._tenure: Tenure | None = None
+        self._asleep = False
+        self._owner = os.getpid()
 
-    def ask(number: int, _frame: object) -> None:
-        if os.getpid() != owner:  # a forked child of the experiment, such as a pool's worker
+    def serve(self, tenure: Tenure) -> None:
+        """From now on there is somebody to ask."""
+        self._tenure = tenure
+        if self.noted:
+            tenure.request_stop(self.noted)
+
+    def ending_sleep(self, clock: Clock) -> Clock:
+        """The clock of who waits for a claim: a signal ends its sleep, and with it the worker."""
+        return cast(Clock, _SleepEnds(clock, self))
+
+    def ask(self, number: int, _frame: object) -> None:
+        """The handler."""
+        if os.getpid() != self._owner:  # a forked child of the experiment, such as a pool's worker
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if number == signal.SIGINT and tenure.stopping:
+        words = f"received {signal.Signals(number).name}"
+        if self._tenure is None:
+            self.noted = words
+            if self._asleep:  # no write of ours is on its way
+                raise Stopped(exits.RELEASED, f"{words} before the claim")
+            return
+        if number == signal.SIGINT and self._tenure.stopping:
             raise KeyboardInterrupt  # a person who asks twice means it
-        tenure.request_stop(f"received {signal.Signals(number).name}")
+        self._tenure.request_stop(words)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+
+class _SleepEnds:
+    """A clock whose sleep a signal may end."""
+
+    def __init__(self, clock: Clock, signals: _Signals) -> None:
+        self._clock = clock
+        self._signals = signals
+
+    def sleep(self, seconds: float) -> None:
+        self._signals._asleep = True
+        try:
+            if self._signals.noted and self._signals._tenure is None:
+                raise Stopped(exits.RELEASED, f"{self._signals.noted} before the claim")
+            self._clock.sleep(seconds)
+        finally:
+            self._signals._asleep = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._clock, name)
+
+
+@contextmanager
+def _stopping() -> Iterator[_Signals]:
+    """Turn SIGTERM and SIGINT into one last milestone and a release."""
+    signals = _Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, signals.ask) for number in numbers}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

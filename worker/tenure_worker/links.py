@@ -56,6 +56,14 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         """Follow nobody: the request has a key of the platform in it."""
 
 
+def _refused(answer: bytes) -> bool:
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and bool(told.get("errors"))
+
+
 def end_machine(
     ending: Mapping[str, object],
     environ: Mapping[str, str],
@@ -84,8 +92,10 @@ def end_machine(
                 method=str(ending.get("method", "POST")),
             )
             with urllib.request.build_opener(_Stay).open(request, timeout=READ_S) as answer:
-                answer.read()
-            return True
+                told = answer.read()
+            if not _refused(told):
+                return True
+            words = "the platform answered 200 with errors"  # as every GraphQL service does
         except KeyError as error:
             say(f"tenure: this machine cannot end itself: ${error.args[0]} is not set")
             return False

@@ -1,0 +1,159 @@
+"""`tenure run` from training to deployment with a rented platform as the only rung, as people run it.
+
+The command is a process of its own, and so are its workers; the SDKs, S3 and STS are real, the services are
+emulated (tests/emulators), so that a machine's card is what its ``nvidia-smi`` says and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gates.lookup import find_record
+from gates.warrant import make_key
+from tenure.dispatch.ladder import name_prefix
+from tenure.dispatch.ledger import by_rung, read_ledger
+from tenure.dispatch.registry import card_slug
+from tenure_protocol.lease import keys
+from tenure_protocol.records import ModelRecord
+from tenure_protocol.store.api import Store
+from tenure_protocol.store.open import open_store
+from tests import seaweed_iam
+from tests.e2e.test_dagster import PLAN
+from tests.e2e.test_init import COMMAND
+from tests.emulators.accounts import ACCOUNTS, Account, KaggleAccount, opened
+from tests.seaweed_iam import ROLE, SeaweedIam
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SP500 = CHECKOUT / "examples" / "sp500" / "plan.yaml"
+FEWER = PLAN.replace("seeds: [1, 2, 3]", "seeds: [1, 2]").replace("[11, 14, 15]", "[11, 14]")
+QUICK_JOBS, SP500_JOBS = 12, 50  # of all stages together
+
+
+@pytest.fixture(scope="module")
+def iam(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedIam]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        seaweed_iam.running(tmp_path_factory.mktemp("iam") / "data") as server,
+    ):
+        patch.setenv("AWS_ACCESS_KEY_ID", seaweed_iam.OPERATOR[0])
+        patch.setenv("AWS_SECRET_ACCESS_KEY", seaweed_iam.OPERATOR[1])
+        yield server
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with a tenure.toml and a deploy key: one runner and one rung for each account."""
+
+    folder: Path
+    accounts: Sequence[Account]
+    url: str
+    slots: int  # jobs at once on each platform
+    keys: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        make_key(self.folder / "deploy.key")
+        parts = [f'[store]\nurl = "{self.url}"', '[gates]\ndeploy_key = "file:deploy.key"']
+        for account in self.accounts:
+            machines = max(1, self.slots // account.cards)
+            config = account.config(machines=machines, role=ROLE, **self.keys)
+            lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in config.items())
+            parts += [
+                f'[runners.at-{account.kind}]\nkind = "{account.kind}"\n{lines}',
+                f'[rungs.{account.kind}]\nrunner = "at-{account.kind}"\n'
+                f'card = "{card_slug(account.card)}"\nprice_class = "spot"\n'
+                f'price = {{currency = "{account.currency}", per_h = 3.6}}',
+            ]
+        (self.folder / "tenure.toml").write_text("\n".join(parts))
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.url)
+
+    def run(self, plan: Path, rung: str) -> dict[str, object]:
+        """The answer of `tenure run PLAN --rungs RUNG --json` in this folder."""
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("TENURE_")}
+        words = ["run", str(plan), "--rungs", rung, "--json"]
+        done = subprocess.run(
+            [*COMMAND, *words],
+            cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        answer: dict[str, object] = json.loads(done.stdout)
+        return answer
+
+
+def check_deployed(project: Project, account: Account, name: str, jobs: int) -> ModelRecord:
+    """Every stage is done, the model was retrained on that card, and all has ended and is paid."""
+    store = project.store
+    record = find_record(str(json.loads(body(store, keys.deployment(name)))["record"]), store)
+    assert record.generation == 2
+    for member in record.members:
+        for digest in [member.requires or "not pinned", *member.measured]:
+            environment = record.environments[digest]
+            assert environment["card"] == account.card and environment["cards"] == 1
+    entries, troubles = read_ledger(store)
+    (cost,) = by_rung(entries)
+    assert not troubles and (cost.rung, cost.currency) == (account.kind, account.currency)
+    assert cost.launches >= jobs and cost.amount > 0
+    assert not list(store.list(keys.UNSETTLED))
+    check_nothing_lives(project)
+    return record
+
+
+def check_nothing_lives(project: Project) -> None:
+    for account in project.accounts:
+        assert account.alive() == [] and not account.machines.running
+    prefix = name_prefix(project.url)
+    for process in psutil.process_iter(["environ"]):
+        assert not str((process.info["environ"] or {}).get("TENURE_NAME", "")).startswith(prefix)
+
+
+def check_stages(answer: dict[str, object], jobs: int) -> None:
+    stages = answer["stages"]
+    assert isinstance(stages, list)
+    assert [stage["state"] for stage in stages] == ["done"] * 7, stages
+    assert all(stage["jobs"] == stage["finished"] for stage in stages)
+    assert sum(stage["jobs"] for stage in stages) == jobs, stages
+    verdicts = answer["verdicts"]
+    assert isinstance(verdicts, list) and {v["verdict"] for v in verdicts} == {"PASS"}, verdicts
+
+
+def body(store: Store, key: str) -> bytes:
+    found = store.read(key)
+    assert hasattr(found, "body"), key
+    content: bytes = found.body
+    return content
+
+
+def test_a_chain_on_machines_of_two_cards(iam: SeaweedIam, tmp_path: Path) -> None:
+    """Kaggle: jobs come in pairs, the hours are a quota's, and no call ends a run."""
+    with opened(KaggleAccount, tmp_path / "kaggle") as account:
+        project = Project(tmp_path / "project", [account], iam.url("quick"), slots=4)
+        (project.folder / "plan.yaml").write_text(FEWER)
+        answer = project.run(project.folder / "plan.yaml", "kaggle")
+        check_stages(answer, QUICK_JOBS)
+        check_deployed(project, account, "quick", QUICK_JOBS)
+        assert len(account.machines.all) < QUICK_JOBS
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ACCOUNTS, ids=lambda kind: kind.kind)
+def test_the_example_on_each_platform(
+    iam: SeaweedIam, tmp_path: Path, kind: type[Account]
+) -> None:
+    with opened(kind, tmp_path / kind.kind) as account:
+        project = Project(tmp_path / "project", [account], iam.url(f"sp500-{kind.kind}"), slots=2)
+        answer = project.run(SP500, kind.kind)
+        check_stages(answer, SP500_JOBS)
+        check_deployed(project, account, "sp500", SP500_JOBS)

@@ -1,0 +1,593 @@
+"""Own processes in a real bubblewrap: what code that one did not write can reach, and how it ends.
+
+The code of these jobs is in their configuration: Python that is executed in the worker itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runners.own_process import OwnProcessRunner, _bearers
+from tenure.dispatch.contract import Closed, Job, Receipt, Rejected, Site
+from tenure.testing import runner_checks
+from tenure_protocol.clock import SYSTEM
+from tenure_protocol.codec import encode
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import Applied, change, read_witness
+from tenure_protocol.lease.machine import Reserve
+from tenure_protocol.records import JobSpec, Witness
+from tenure_protocol.store.api import Found
+from tenure_protocol.store.directory import DirectoryStore
+from tenure_worker import code, exits
+
+ENTRY = "stranger.experiment:Stranger"
+DEADLINE_S = 60.0
+EXPERIMENT = '''
+import json
+class Stranger:
+    def train(self, tenure, config, seed):
+        found = tenure.resume(lambda folder: json.loads((folder / "state").read_text())) or {}
+        def step():
+            tenure.step()
+            if tenure.milestone_due:
+                tenure.milestone(save)
+        def save(folder):
+            (folder / "state").write_text(json.dumps(found))
+        def refused(act):
+            """The words of the refusal, or None where there was none."""
+            try:
+                act()
+            except OSError as error:
+                return error.strerror or str(error)
+        exec(config["code"], {**globals(), **locals()})
+        tenure.step()
+        tenure.milestone(save)
+        return found
+
+    def evaluate(self, tenure, config, model_dir): ...
+    def backtest(self, tenure, config, model_dir): ...
+'''
+
+
+def _works() -> str | None:
+    """Why bubblewrap cannot be tried here."""
+    if shutil.which("bwrap") is None:
+        return "the program bwrap is not installed"
+    words = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/"]
+    done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    return f"bubblewrap is forbidden here: {done.stderr.strip()}" if done.returncode else None
+
+
+pytestmark = pytest.mark.skipif(bool(WHY := _works()), reason=WHY or "")
+
+
+@dataclass
+class Place:
+    """A project of a stranger's code, a store, and launches of its jobs."""
+
+    root: Path
+    store: DirectoryStore
+    receipts: list[tuple[OwnProcessRunner, Receipt]] = field(default_factory=list)
+
+    def runner(self, **config: object) -> OwnProcessRunner:
+        settings = {"sandbox": True, "threads": 1, "slots": 99, "linger_s": 0.0, **config}
+        return OwnProcessRunner("here", settings, Site(self.root, SYSTEM, frozenset({"MY_KEY"})))
+
+    def enlist(self, program: str, seed: int = 1, every: int = 1000) -> JobSpec:
+        spec = JobSpec(
+            "strangers", "train", "training", ENTRY, {"code": textwrap.dedent(program)}, seed, 1,
+            code.code_digest(ENTRY), code.data_digest(object()), every,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.store.create(keys.job(spec.id), encode(spec))
+        stored = read_witness(self.store, keys.witness_of(spec))
+        reserve = Reserve("here", 60.0, "d1")
+        done = change(self.store, keys.witness_of(spec), spec.id, stored, reserve, SYSTEM)
+        assert isinstance(done, Applied)
+        return spec
+
+    def launch(self, program: str, every: int = 1000, **config: object) -> tuple[JobSpec, Receipt]:
+        spec = self.enlist(program, len(self.receipts), every)
+        runner = self.runner(**config)
+        name = f"tenure-{SYSTEM.nonce()}"
+        receipt = runner.launch([Job(spec.id, "train", 1, name, self.store.url)])
+        self.receipts.append((runner, receipt))
+        return spec, receipt
+
+    def run(self, program: str, **config: object) -> tuple[int | None, Witness]:
+        """The exit code of one job, and its witness."""
+        spec, receipt = self.launch(program, **config)
+        code = self.over(receipt)
+        return code, self.witness(spec)
+
+    def result(self, program: str, **config: object) -> dict[str, object]:
+        """What one job found."""
+        code, w = self.run(program, **config)
+        assert code == 0 and w.result is not None, (code, w.reason, self.output())
+        return dict(w.result)
+
+    def over(self, receipt: Receipt) -> int | None:
+        runner = next(runner for runner, one in self.receipts if one is receipt)
+        end_s = SYSTEM.monotonic_s() + DEADLINE_S
+        while runner.ended(receipt) is None:
+            assert SYSTEM.monotonic_s() < end_s, self.output()
+            SYSTEM.sleep(0.05)
+        child_code = runner.exit_code(receipt)
+        return 0 if child_code is None else child_code
+
+    def witness(self, spec: JobSpec) -> Witness:
+        found = read_witness(self.store, keys.witness_of(spec)).witness
+        assert found is not None
+        return found
+
+    def until(self, ready: Callable[[], object]) -> None:
+        end_s = SYSTEM.monotonic_s() + DEADLINE_S
+        while not ready():
+            assert SYSTEM.monotonic_s() < end_s, self.output()
+            SYSTEM.sleep(0.05)
+
+    def output(self) -> str:
+        runner, receipt = self.receipts[-1]
+        path = runner.output(receipt)
+        return path.read_text(errors="replace") if path else ""
+
+    def log(self, spec: JobSpec) -> str:
+        found = [self.store.read(row.key) for row in self.store.list(keys.attempts(spec.id))
+                 if "/log/" in row.key]  # fmt: skip
+        return b"".join(one.body for one in found if isinstance(one, Found)).decode()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    root = tmp_path / "project"
+    (root / "stranger").mkdir(parents=True)
+    (root / "stranger" / "__init__.py").touch()
+    (root / "stranger" / "experiment.py").write_text(EXPERIMENT)
+    (tmp_path / "no-torch").mkdir()
+    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not in these tests')\n")
+    monkeypatch.syspath_prepend(str(root))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "stranger"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "no-torch"))
+    made = Place(root, DirectoryStore(root / ".tenure" / "store"))
+    yield made
+    for runner, receipt in made.receipts:
+        for process in _bearers(receipt.name):
+            process.kill()
+        runner_checks.until_closed(runner, receipt)
+
+
+STAYS = """
+import time
+while True:
+    time.sleep(0.02)
+    step()
+"""
+
+
+def test_a_job_finishes_inside_and_leaves_nothing(place: Place) -> None:
+    spec, receipt = place.launch("print('hello'); found['here'] = 1")
+    assert place.over(receipt) == 0, place.output()
+    w = place.witness(spec)
+    assert (w.phase, w.result) == ("finished", {"here": 1}) and w.pointer
+    assert "hello" in place.output() and "hello" in place.log(spec)
+    runner_checks.until_closed(place.receipts[0][0], receipt)
+    left = {path.name for path in (place.root / ".tenure" / "workers").iterdir()}
+    assert left == {f"{receipt.name}.log", "here.lock"}
+
+
+@pytest.mark.parametrize("check", runner_checks.ALL, ids=lambda check: check.__name__)
+def test_contract(place: Place, check: runner_checks.Check) -> None:
+    numbers = iter(range(100))
+
+    def job() -> Job:
+        spec = place.enlist(STAYS, next(numbers))
+        return Job(spec.id, "train", 1, f"tenure-{SYSTEM.nonce()}", place.store.url)
+
+    check(place.runner, job)
+
+
+# ------------------------------------------------------------------------- what is out of reach
+
+#: Every one succeeds without a sandbox, or its refusal inside would prove nothing.
+TRIES = """
+import ctypes, os, shutil, socket, subprocess, tempfile
+libc = ctypes.CDLL(None, use_errno=True)
+
+def called(answer):
+    if answer:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+def connect(kind, where):
+    with socket.socket(kind) as one:
+        one.settimeout(5)
+        one.connect(where)
+
+def write(path, mode="a"):
+    open(path, mode).close()
+
+def rewrite(path):
+    body = open(path).read()
+    open(path, "w").write(body)
+
+tries = {
+    "read a file of the home": lambda: open(HOME_FILE).close(),
+    "list the home": lambda: os.listdir(HOME) == [".pyenv"] and 1 / 0 or open(HOME_FILE).close(),
+    "read another user's file in /tmp": lambda: open(TMP_FILE).close(),
+    "read what is hidden by its name": lambda: open(ROOT + "/private/words").close(),
+    "read the deploy key": lambda: open(ROOT + "/keys/deploy.pem").close(),
+    "read the history": lambda: open(ROOT + "/.git/config").close(),
+    "read another job": lambda: open(OTHER).close(),
+    "read the witness of another experiment": lambda: open(NEIGHBOUR).close(),
+    "read another worker's output": lambda: open(ROOT + "/.tenure/workers/other.log").close(),
+    "write into the project": lambda: write(ROOT + "/stranger/planted.py"),
+    "change the project's code": lambda: rewrite(ROOT + "/stranger/experiment.py"),
+    "change the own spec": lambda: rewrite(JOB),
+    "remove the own spec": lambda: (shutil.copy(JOB, JOB + ".x"), os.replace(JOB + ".x", JOB)),
+    "make an object elsewhere": lambda: os.makedirs(STORE + "/deployments/x", exist_ok=True),
+    "remove the shared lock": lambda: (os.unlink(LOCK), write(LOCK)),
+    "write into the system's folder": lambda: write("/usr/lib/tenure-test") or
+        os.unlink("/usr/lib/tenure-test"),
+    "write at the root": lambda: write("/tenure-test") or os.unlink("/tenure-test"),
+    "set a parameter of the kernel": lambda: rewrite("/proc/sys/vm/swappiness"),
+    "signal the dispatcher": lambda: os.kill(DISPATCHER, 0),
+    "read the dispatcher's environment": lambda: open(f"/proc/{DISPATCHER}/environ").close(),
+    "connect to this machine": lambda: connect(socket.AF_INET, ("127.0.0.1", PORT)),
+    "connect to an abstract socket": lambda: connect(socket.AF_UNIX, "\\0" + ABSTRACT),
+    "mount": lambda: called(libc.mount(b"none", MOUNT.encode(), b"tmpfs", 0, None))
+        or called(libc.umount(MOUNT.encode())),
+    "make a device": lambda: os.mknod(MOUNT + "/device", 0o20600, os.makedev(1, 3)),
+}
+found.update({name: refused(act) for name, act in tries.items()})
+"""
+ROOT_ONLY = {
+    "write into the system's folder", "write at the root", "set a parameter of the kernel", "mount",
+    "make a device",
+}  # fmt: skip
+
+
+@dataclass
+class Planted:
+    """What lies around, and a server that listens."""
+
+    values: dict[str, object]
+    near: str  # the same as Python
+
+
+@pytest.fixture
+def planted(place: Place, tmp_path: Path) -> Iterator[Planted]:
+    root = place.root
+    for name in ("private/words", "keys/deploy.pem", ".git/config", ".tenure/workers/other.log"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("secret")
+    other = place.enlist("1", 77)
+    neighbour = "witness/neighbours/j.json"
+    place.store.create(neighbour, b"{}")
+    home_file = Path.home() / f".tenure-test-{SYSTEM.nonce()}"
+    home_file.write_text("secret")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "words").write_text("secret")
+    abstract = f"tenure-{SYSTEM.nonce()}"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(f"\0{abstract}")
+        unix.listen()
+        store = place.store._root
+        values = {
+            "HOME": str(Path.home()), "HOME_FILE": str(home_file), "ROOT": str(root),
+            "TMP_FILE": str(tmp_path / "elsewhere" / "words"), "STORE": str(store),
+            "OTHER": str(store / keys.job(other.id)), "NEIGHBOUR": str(store / neighbour),
+            "DISPATCHER": os.getpid(), "PORT": server.getsockname()[1], "ABSTRACT": abstract,
+            "MOUNT": str(tmp_path / "elsewhere"),
+        }  # fmt: skip
+        near = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        near += textwrap.dedent("""
+        import hashlib
+        JOB = f"{STORE}/jobs/{tenure.spec.id}/job.json"
+        name = hashlib.sha256(f"witness/strangers/{tenure.spec.id}.json".encode()).hexdigest()[:3]
+        LOCK = f"{STORE}/.locks/{name}"
+        """)
+        yield Planted(values, near)
+    home_file.unlink()
+
+
+def test_nothing_but_its_own_is_in_reach(place: Place, planted: Planted) -> None:
+    program = planted.near + TRIES
+    free = OwnProcessRunner("here", {"threads": 1}, Site(place.root, SYSTEM))
+    spec = place.enlist(program, 99)
+    receipt = free.launch([Job(spec.id, "train", 1, f"tenure-{SYSTEM.nonce()}", place.store.url)])
+    place.receipts.append((free, receipt))
+    place.over(receipt)
+    control = place.witness(spec).result
+    assert control, place.output()
+    for path in ("stranger/planted.py",):
+        (place.root / path).unlink()
+    privileged = set() if os.geteuid() == 0 else ROOT_ONLY
+    assert {name: words for name, words in control.items() if words}.keys() <= privileged
+    hide = {"hide": ["private"]}
+    runner = OwnProcessRunner(
+        "here", {"sandbox": True, "threads": 1, **hide},
+        Site(place.root, SYSTEM, frozenset({"file:keys/deploy.pem"})),
+    )  # fmt: skip
+    spec = place.enlist(program, 98)
+    receipt = runner.launch([Job(spec.id, "train", 1, f"tenure-{SYSTEM.nonce()}", place.store.url)])
+    place.receipts.append((runner, receipt))
+    place.over(receipt)
+    inside = place.witness(spec).result
+    assert inside and inside.keys() == control.keys(), place.output()
+    # The key is a file that is there, and empty.
+    assert {name for name, words in inside.items() if not words} == {"read the deploy key"}
+
+
+def test_what_it_sees(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = 'it\'s "quoted"\n$(touch x) `touch y` \\ \u00e9 ' + "z" * (60 << 10)
+    for name in ("WORDS", "MY_KEY", "SECRET_KEY", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, words)
+    (place.root / ".env").write_text("secret")
+    seen = place.result(
+        """
+        import hashlib, os, resource, tempfile
+        found["environ"] = sorted(os.environ)
+        found["words"] = hashlib.sha256(os.environ["WORDS"].encode()).hexdigest()
+        found["env file"] = open(".env").read()
+        found["processes"] = len([name for name in os.listdir("/proc") if name.isdigit()])
+        found["status"] = [line for line in open("/proc/self/status")
+                           if line.startswith(("CapBnd", "CapEff", "NoNewPrivs"))]
+        found["temporary"] = os.path.dirname(tempfile.mkdtemp())
+        found["cores"] = len(os.sched_getaffinity(0))
+        found["terminal"] = refused(lambda: open("/dev/tty"))
+        found["unshare"] = refused(lambda: (_ for _ in ()).throw(OSError(1, "refused"))
+            if __import__("ctypes").CDLL(None).unshare(0x10000000) else None)
+        """,
+        variables=["WORDS", "MY_KEY"],
+        cpus=1,
+    )
+    environ = seen["environ"]
+    assert isinstance(environ, list) and {"WORDS", "TENURE_STORE", "PATH"} <= set(environ)
+    assert not {"MY_KEY", "SECRET_KEY", "AWS_SECRET_ACCESS_KEY", "TENURE_RUNNER"} & set(environ)
+    assert seen["words"] == hashlib.sha256(words.encode()).hexdigest()
+    assert seen["env file"] == "" and seen["processes"] == 2  # the worker, and what reaps for it
+    zero = "0000000000000000\n"
+    assert seen["status"] == [f"CapEff:\t{zero}", f"CapBnd:\t{zero}", "NoNewPrivs:\t1\n"]
+    assert seen["temporary"] == "/tmp" and seen["cores"] == 1
+    assert seen["terminal"] and seen["unshare"]
+
+
+def test_the_host_s_network_is_there_when_it_is_asked_for(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        seen = place.result(
+            f"import socket; found['no'] = refused(lambda: socket.create_connection(('127.0.0.1', {port})))",
+            network="host",
+        )
+    assert seen == {"no": None}
+
+
+def test_a_folder_that_is_named_may_be_read_and_not_written(place: Place, tmp_path: Path) -> None:
+    data = tmp_path / "my data"
+    data.mkdir()
+    (data / "rows").write_text("rows")
+    seen = place.result(
+        f"""
+        found["read"] = open({str(data / "rows")!r}).read()
+        found["write"] = refused(lambda: open({str(data / "rows")!r}, "a"))
+        """,
+        readable=[str(data)],
+    )
+    assert seen == {"read": "rows", "write": "Read-only file system"}
+
+
+@pytest.mark.parametrize("name", ['it\'s "my" project\n$(x)', "-p --bind \\ é"])
+def test_a_folder_of_any_name_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: Place
+) -> None:
+    moved = tmp_path / name
+    place.root.rename(moved)
+    linked = tmp_path / "linked"
+    linked.symlink_to(moved)
+    place.root = linked  # by a link, too
+    place.store = DirectoryStore(linked / ".tenure" / "store")
+    monkeypatch.syspath_prepend(str(moved))
+    assert place.result("found['here'] = 1") == {"here": 1}
+
+
+# ------------------------------------------------------------------------------------- how it ends
+
+
+def test_memory_beyond_the_cap_is_out_of_memory(place: Place) -> None:
+    code, w = place.run("bytearray(600 << 20)", memory_gb=0.5)
+    assert (code, w.phase, w.exit_code) == (exits.OUT_OF_MEMORY, "released", exits.OUT_OF_MEMORY)
+    assert place.result("bytearray(600 << 20)", memory_gb=2) == {}
+
+
+FILL = """
+import time
+with open("/tmp/ballast", "wb") as file:
+    file.write(b"x" * (3 << 20))
+"""
+
+
+def test_a_full_disk_ends_the_job_in_a_sentence(place: Place) -> None:
+    code, w = place.run(FILL + STAYS, disk_gb=0.002)
+    assert (code, w.phase, w.exit_code) == (exits.CODE_ERROR, "finished", exits.CODE_ERROR)
+    assert w.reason and w.reason.startswith("the job wrote 3.")
+    assert w.reason.endswith("MB to its disk, at most 2 MB are allowed")
+
+
+def test_a_job_that_turns_the_worker_s_own_watch_off_is_killed_from_outside(place: Place) -> None:
+    turned_off = "tenure.overspent = tenure.end_without_boundary = lambda words: None\n"
+    code, w = place.run(turned_off + FILL + FILL.replace("ballast", "more") + STAYS, disk_gb=0.002)
+    assert code == exits.CODE_ERROR and w.phase == "held"  # it told nobody
+    assert "MB to its disk, at most 2 MB are allowed" in place.output()
+
+
+def test_output_without_end_is_cut_and_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_OUTPUT_BYTES", "100000")
+    monkeypatch.setenv("TENURE_LOG_BYTES", "50000")
+    spec, receipt = place.launch(
+        """
+        import subprocess
+        for n in range(3000):
+            print("x" * 99)
+        subprocess.run("yes | head -c 9000000", shell=True, check=True)
+        """
+    )
+    assert place.over(receipt) == 0, place.output()
+    assert place.output().endswith(
+        "\ntenure: the output is cut at 100000 bytes; what is printed from here on is not kept\n"
+    )
+    assert len(place.output()) < 100_200
+    log = place.log(spec)
+    assert log.count("tenure: the log is cut at 50000 bytes; what the job prints from here") == 1
+    assert 49_000 < len(log) < 50_200
+
+
+def test_sigterm_gives_a_last_milestone(place: Place) -> None:
+    spec, receipt = place.launch("found['here'] = 1\nprint('ready')\n" + STAYS)
+    place.until(lambda: "ready" in place.output())
+    runner = place.receipts[-1][0]
+    runner_checks.until_closed(runner, receipt)
+    w = place.witness(spec)
+    assert (w.phase, w.exit_code) == ("released", exits.RELEASED) and w.pointer
+    assert w.reason and "SIGTERM" in w.reason
+
+
+def alive(marker: str) -> list[int]:
+    """Processes of this machine with a word in their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if marker in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+CHILD = """
+import os, signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sh", "-c", "trap '' TERM; sleep MARKER; :"], start_new_session=True, env={})
+print("started")
+"""
+
+
+def test_release_ends_it_and_all_that_it_started(place: Place) -> None:
+    marker = f"600.{os.getpid()}1"
+    stubborn = CHILD.replace("MARKER", marker) + "import time\ntime.sleep(600)"
+    _, receipt = place.launch(stubborn, grace_s=0.0)
+    place.until(lambda: "started" in place.output() and alive(marker))
+    runner_checks.until_closed(place.receipts[-1][0], receipt)
+    assert not _bearers(receipt.name)
+    place.until(lambda: not alive(marker))
+
+
+def test_with_the_guard_all_of_it_ends(place: Place) -> None:
+    marker = f"600.{os.getpid()}2"
+    _, receipt = place.launch(CHILD.replace("MARKER", marker) + STAYS)
+    place.until(lambda: "started" in place.output() and alive(marker))
+    os.kill(int(str(receipt.handle["pid"])), signal.SIGKILL)
+    place.until(lambda: not _bearers(receipt.name) and not alive(marker))
+
+
+def test_what_a_finished_job_left_running_ends_with_it(place: Place) -> None:
+    marker = f"600.{os.getpid()}3"
+    code, w = place.run(CHILD.replace("MARKER", marker))
+    assert code == 0 and w.phase == "finished", place.output()
+    place.until(lambda: not alive(marker))
+
+
+DISPATCHER = """
+import os, signal, sys
+from pathlib import Path
+from runners.own_process import OwnProcessRunner
+from tenure.dispatch.contract import Job, Site
+from tenure_protocol.clock import SYSTEM
+root, job, name, store = sys.argv[1:]
+runner = OwnProcessRunner("here", {"sandbox": True, "threads": 1}, Site(Path(root), SYSTEM))
+runner.launch([Job(job, "train", 1, name, store)])
+os.killpg(0, signal.SIGKILL)
+"""
+
+
+def test_a_worker_outlives_its_dispatcher(place: Place) -> None:
+    spec = place.enlist(
+        """
+        import os, time
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+            step()
+        """
+    )
+    name = f"tenure-{SYSTEM.nonce()}"
+    runner = place.runner()
+    place.receipts.append((runner, Receipt((spec.id,), "here", name, "cpu", 0.0)))
+    done = subprocess.run(
+        [sys.executable, "-c", DISPATCHER, str(place.root), spec.id, name, place.store.url],
+        start_new_session=True, check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    place.until(lambda: place.witness(spec).phase == "held")
+    (place.root / "go").touch()
+    place.until(lambda: place.witness(spec).phase == "finished")
+
+
+# ----------------------------------------------------------------------------------- bad input
+
+
+def rejected(place: Place, url: str | None = None, **config: object) -> str:
+    """Why a launch is refused; it leaves nothing behind."""
+    spec = place.enlist("1", len(place.receipts) + 50)
+    job = Job(spec.id, "train", 1, f"tenure-{SYSTEM.nonce()}", url or place.store.url)
+    with pytest.raises(Rejected) as caught:
+        place.runner(**config).launch([job])
+    assert "\n" not in str(caught.value)
+    assert not list((place.root / ".tenure" / "workers").glob("*.tmp"))
+    return str(caught.value)
+
+
+def test_a_sandbox_that_cannot_be_is_rejected(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "cpus = 4096, and this machine" in rejected(place, cpus=4096)
+    place.receipts.clear()
+    assert "readable: there is no /nowhere" in rejected(place, readable=["/nowhere"])
+
+
+def test_stores_that_a_sandbox_has_no_way_to(place: Place) -> None:
+    assert 'set network = "host"' in rejected(place, "s3://b/p?endpoint_url=http://127.0.0.1:9")
+    assert "no way to a memory: store" in rejected(place, "memory:x")
+
+
+def test_without_bubblewrap_it_says_what_to_install(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    assert "apt-get install bubblewrap" in rejected(place)
+    (programs / "bwrap").write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions, you see' >&2\nexit 1\n"
+    )
+    (programs / "bwrap").chmod(0o755)
+    assert "(bwrap: No permissions, you see)" in rejected(place)
+
+
+def test_a_project_that_is_the_home_is_rejected(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(place.root / "stranger"))
+    assert "holds your home folder" in rejected(place)
