@@ -57,7 +57,7 @@ class SeaweedIam(Seaweed):
         ]
 
     def _environ(self) -> dict[str, str]:
-        # With keys in its environment the server knows these and no session.
+        # Its users are those of s3.json: keys that the tests' environment holds are nobody's here.
         return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
 
 

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +102,7 @@ class DirectoryStore:
 
     def read(self, key: str) -> Found | Missing:
         try:
-            with self._path(key).open("rb") as file:
+            with _opened(self._path(key)) as file:
                 age_s = self._age_s(file, os.fstat(file.fileno()).st_mtime)
                 body = file.read()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -112,7 +113,7 @@ class DirectoryStore:
 
     def read_range(self, key: str, start: int, length: int) -> bytes | Missing:
         try:
-            with self._path(key).open("rb") as file:
+            with _opened(self._path(key)) as file:
                 file.seek(start)
                 return file.read(length)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -145,17 +146,17 @@ class DirectoryStore:
             elif key.startswith(prefix) and is_key(key):  # an editor's backup is no object
                 try:
                     yield self._entry(folder / row.name, key)
-                except FileNotFoundError:
-                    continue  # deleted between the scan and the look
+                except (FileNotFoundError, IsADirectoryError):
+                    continue  # deleted between the scan and the look, or no object
 
     def _entry(self, path: Path, key: str) -> Entry:
-        with path.open("rb") as file:
-            stat = os.fstat(file.fileno())
-            if stat.st_size > _HASHED_UP_TO:
-                etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+        with _opened(path) as file:
+            found = os.fstat(file.fileno())
+            if found.st_size > _HASHED_UP_TO:
+                etag = f"{found.st_size:x}-{found.st_mtime_ns:x}"
             else:
                 etag = _etag(file.read())
-            return Entry(key, etag, stat.st_size, self._age_s(file, stat.st_mtime))
+            return Entry(key, etag, found.st_size, self._age_s(file, found.st_mtime))
 
     def _age_s(self, file: BinaryIO, written_s: float) -> float:
         # The kernel stamps files with this machine's wall clock, so this difference is the store's
@@ -342,9 +343,28 @@ def _etag(body: bytes) -> str:
 
 def _current_etag(path: Path) -> str | None:
     try:
-        return _etag(path.read_bytes())
+        with _opened(path) as file:
+            return _etag(file.read())
     except FileNotFoundError:
         return None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open an object's file for reading. Raises ``OSError``: IsADirectoryError for what is no file.
+
+    A job in a sandbox writes in folders of the store. What reads there must neither wait for a pipe
+    that it made, nor read a device or somebody's file by a link.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise IsADirectoryError(error.errno, "is no file", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, "is no file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def _write_through(path: Path, body: bytes) -> None:
