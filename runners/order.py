@@ -154,8 +154,9 @@ class Order:
 class Platform(Protocol):
     """A provider's own code. Every method raises a :class:`LaunchFailed` when it fails.
 
-    What all SDKs need is in :class:`runners.sdk.SdkPlatform`, and ``None`` for the last two. Each call is bounded by ``deadline_s`` of the configuration, is tried once (one retry layer, ours),
-    and is judged by what the answer says, not by the absence of an exception (``runners.sdk``).
+    Each call is bounded by ``deadline_s`` of the configuration, is tried once (one retry layer, ours),
+    and is judged by what the answer says, not by the absence of an exception. What that needs is in
+    :class:`runners.sdk.SdkPlatform`, and ``None`` for the last two.
     """
 
     def create(self, order: Order) -> Handle:

@@ -25,6 +25,7 @@ from tenure.dispatch.contract import Job, Receipt, Rejected
 from tenure.testing import runner_checks
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.lease import keys
+from tenure_protocol.store.api import Missing, Written
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker import exits
 from tests.e2e.strangers import DEADLINE_S, STAYS, Place, made
@@ -198,7 +199,8 @@ def test_what_it_sees(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         found["status"] = [line for line in open("/proc/self/status")
                            if line.startswith(("CapBnd", "CapEff", "NoNewPrivs"))]
         found["temporary"] = os.path.dirname(tempfile.mkdtemp())
-        found["open files"] = sorted(os.listdir("/proc/self/fd"))
+        found["open files"] = sorted({os.readlink(f"/proc/self/fd/{n}").partition(":")[0]
+                                      for n in range(64) if os.path.islink(f"/proc/self/fd/{n}")})
         found["cores"] = len(os.sched_getaffinity(0))
         found["terminal"] = refused(lambda: open("/dev/tty"))
         found["unshare"] = refused(lambda: (_ for _ in ()).throw(OSError(1, "refused"))
@@ -217,8 +219,31 @@ def test_what_it_sees(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     zero = "0000000000000000\n"
     assert seen["status"] == [f"CapEff:\t{zero}", f"CapBnd:\t{zero}", "NoNewPrivs:\t1\n"]
     assert seen["temporary"] == "/tmp" and seen["cores"] == 1
-    # The fourth is that of the listing; the others are the worker's own.
+    assert seen["open files"] == ["/dev/null", "pipe"]
     assert seen["terminal"] and seen["unshare"]
+
+
+def test_pipes_and_links_in_the_store_stop_nobody_who_reads_it(place: Place) -> None:
+    """A job may write in its experiment's folder of witnesses, which every dispatcher lists."""
+    spec, receipt = place.launch(
+        """
+        import os
+        folder = os.environ["TENURE_STORE"].removeprefix("file:")
+        for where in ("witness/strangers", f"jobs/{tenure.spec.id}/attempts/00001"):
+            os.mkfifo(f"{folder}/{where}/pipe.json")
+            os.symlink("/dev/zero", f"{folder}/{where}/zeros.json")
+            os.symlink("/etc/passwd", f"{folder}/{where}/link.json")
+        """
+    )
+    assert place.over(receipt) == 0, place.output()
+    store = DirectoryStore(place.root / ".tenure" / "store")
+    for where in ("witness/strangers", f"jobs/{spec.id}/attempts/00001"):
+        assert not [row for row in store.list(where) if row.key.startswith(f"{where}/pipe")]
+        for name in ("pipe", "zeros", "link"):
+            key = f"{where}/{name}.json"
+            assert store.read(key) == store.read_range(key, 0, 1) == Missing()
+            assert not store.get_file(key, place.root / "got")
+            assert not isinstance(store.replace(key, b"x", "y"), Written)
 
 
 def test_the_host_s_network_is_there_when_it_is_asked_for(place: Place) -> None:

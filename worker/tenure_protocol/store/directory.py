@@ -206,7 +206,8 @@ class DirectoryStore:
             target.parent.mkdir(parents=True, exist_ok=True)
             temp = self._temp_for(target)
             try:
-                _copy(path, temp, progress)
+                with path.open("rb") as file:
+                    _copy(file, temp, progress)
                 self._rename(temp, target)
             finally:
                 temp.unlink(missing_ok=True)
@@ -217,9 +218,10 @@ class DirectoryStore:
     def get_file(self, key: str, path: Path, progress: Progress | None = None) -> bool:
         source = self._path(key)
         try:
-            _copy(source, path, progress)
+            with _opened(source) as file:
+                _copy(file, path, progress)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            if source.is_file():
+            if source.is_file() and not source.is_symlink():
                 raise  # it is the target's folder that does not exist
             return False
         except OSError as error:
@@ -285,7 +287,8 @@ class DirectoryStore:
         self._apart = True
         near = self._temp_for(path)
         try:
-            _copy(temp, near, None)
+            with temp.open("rb") as file:
+                _copy(file, near, None)
             near.replace(path)
         finally:
             near.unlink(missing_ok=True)
@@ -374,9 +377,9 @@ def _write_through(path: Path, body: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _copy(source: Path, target: Path, progress: Progress | None) -> None:
+def _copy(read: BinaryIO, target: Path, progress: Progress | None) -> None:
     """Copy bytes, tell how far, and have them on disk before returning."""
-    with source.open("rb") as read, target.open("wb") as write:
+    with target.open("wb") as write:
         total = os.fstat(read.fileno()).st_size
         done = 0
         if progress is None:
