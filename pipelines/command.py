@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pipelines.extras import demand_dagster
 from pipelines.interrupts import Interrupted, noting_signals
+from tenure.cli.plain import plain
 from tenure.errors import UsageError
 from tenure.plan.file import Plan, demand_own_name, load_plan
 from tenure.settings import Settings, load_settings
@@ -168,7 +169,7 @@ class Watching:
             raise typer.Exit(error.exit_code) from None
 
     def _say(self, words: str) -> None:
-        self._console.print(Text(words), soft_wrap=True)
+        self._console.print(Text(plain(words)), soft_wrap=True)
 
     def watch(self, stage: str, found: Count, waiting: str) -> None:
         """Show the numbers of a stage, and what its first open job waits for."""
@@ -176,12 +177,12 @@ class Watching:
             line = f"{stage}: {found.words()}"
             if line != self._told:
                 self._told = line
-                self._console.print(Text(line), soft_wrap=True)
+                self._console.print(Text(plain(line)), soft_wrap=True)
             return
         if stage not in self._bars:
             self._bars[stage] = self._progress.add_task(stage, total=found.jobs, words="")
         lost = f"{found.attempts_lost} lost; " if found.attempts_lost else ""
-        words = escape(f"{lost}{waiting}")
+        words = escape(plain(f"{lost}{waiting}"))
         bar = self._bars[stage]
         total = self._progress.tasks[self._progress.task_ids.index(bar)].total or 0
         # a retry is followed alone, so that what is open is subtracted from all there is
@@ -204,17 +205,17 @@ def show(outcome: ChainOutcome, console: Console) -> None:
         lost = str(stage.count.attempts_lost) if stage.count.jobs else "-"
         seconds = f"{stage.seconds:.1f}" if stage.state != "not reached" else "-"
         stages.add_row(
-            stage.stage, _coloured(stage.state), jobs, lost, seconds, Text(stage.summary)
+            stage.stage, _coloured(stage.state), jobs, lost, seconds, Text(plain(stage.summary))
         )
     gates = _table("The gates")
     gates.add_column("gate", no_wrap=True)
     gates.add_column("verdict", no_wrap=True)
     gates.add_column("reason", overflow="fold")
     for gate, verdict, reason in _verdicts(outcome):
-        gates.add_row(gate, _coloured(verdict), Text(reason))
+        gates.add_row(gate, _coloured(verdict), Text(plain(reason)))
     console.print(stages, gates)
     for reason in outcome.reasons:
-        console.print(Text(f"Not deployed: {reason}", "red"), soft_wrap=True)
+        console.print(Text(plain(f"Not deployed: {reason}"), "red"), soft_wrap=True)
     if not outcome.drained:
         console.print("A launch of this plan is still open; the next dispatcher closes it.")
     if outcome.deployed is not None:

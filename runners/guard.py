@@ -13,10 +13,11 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from runners.sandbox import Plan
+from runners.sandbox import PIN, Plan
 from tenure_protocol.clock import SYSTEM
 from tenure_worker import caps, exits
 
@@ -26,6 +27,8 @@ _BLOCK = 1 << 16
 #: Above its cap the job is given the time in which a worker ends itself, which tells the store why.
 _OVER_S = caps.GRACE_S + 60.0
 _FAR_OVER = 2
+#: Processes and threads: since Linux 5.14 those of the sandbox, before of the user. Root has no limit.
+_TASKS = 4096
 
 
 class Guard:
@@ -44,18 +47,23 @@ class Guard:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._signals.append(number))
         self._limit()
+        try:
+            (name, *words), pinned = _pinned(self._plan.command)
+        except OSError as error:
+            _say(f"the model of this job is no folder of the store ({error}), so it does not start")
+            return exits.REFUSED
         read, write = os.pipe()
-        name, *words = self._plan.command
         process = self._process = subprocess.Popen(
             [name, "--info-fd", str(write), *words],
             env=self._plan.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(write,),
+            pass_fds=(write, *pinned),
             start_new_session=True,  # a signal to our group must reach it through us alone
         )
-        os.close(write)
+        for descriptor in (write, *pinned):
+            os.close(descriptor)
         assert process.stdout is not None
         output = process.stdout
         pump = SYSTEM.spawn(lambda: _pump(output, self._plan.output_bytes), "tenure-output")
@@ -75,6 +83,9 @@ class Guard:
         if (most := self._plan.memory_bytes) is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _, most_tasks = resource.getrlimit(resource.RLIMIT_NPROC)
+        if not 0 <= most_tasks <= _TASKS:
+            resource.setrlimit(resource.RLIMIT_NPROC, (_TASKS, _TASKS))
 
     def _pass_on(self) -> None:
         """Give what was asked of us to the worker and what it started."""
@@ -107,6 +118,29 @@ class Guard:
         self._process.wait()
         _say(why)
         os._exit(exits.CODE_ERROR)
+
+
+def _pinned(command: Sequence[str]) -> tuple[list[str], list[int]]:
+    """The command with descriptors for the paths that no link may lead away from. Raises ``OSError``."""
+    words, opened = list(command), list[int]()
+    for n, word in enumerate(words):
+        if word.startswith(PIN) and words[n - 1] == "--ro-bind-fd":
+            opened.append(_folder(word.removeprefix(PIN)))
+            words[n] = str(opened[-1])
+    return words, opened
+
+
+def _folder(path: str) -> int:
+    """Open a folder, in whose absolute path is no link. Raises ``OSError``."""
+    how = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    here = os.open("/", how)
+    for name in path.strip("/").split("/"):
+        try:
+            inside = os.open(name, how, dir_fd=here)
+        finally:
+            os.close(here)
+        here = inside
+    return here
 
 
 def _told_pid(descriptor: int) -> int | None:

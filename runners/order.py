@@ -28,16 +28,9 @@ from tenure_protocol.clock import Clock
 
 Handle = Mapping[str, object]  # JSON: what a platform needs to find a machine again
 
-CREDENTIALS_S = 12 * 3600.0  # an STS issues no session that lasts longer
-_LEAST_SESSION_S = 3600.0
+#: With the claim window it makes the 12 hours that an STS's credentials may last, in seconds.
+USUAL_SESSION_S = 12 * 3600.0 - 600.0
 _MAKERS = frozenset({"nvidia", "geforce", "tesla", ""})  # in so many names that they tell nothing
-
-
-def usual_session_s(keys: Mapping[str, object]) -> float:
-    """The longest session whose credentials also last through the claim window, in seconds."""
-    window_s = keys.get("claim_window_s")
-    left_s = CREDENTIALS_S - (window_s if isinstance(window_s, float) else 0.0)
-    return max(left_s, _LEAST_SESSION_S)
 
 
 class RentedConfig(BaseModel):
@@ -60,7 +53,7 @@ class RentedConfig(BaseModel):
     machines: int = Field(1, ge=1, le=1024)  # at once
     claim_window_s: float = Field(600.0, gt=0)  # from the launch to the claim
     # The wall: a machine lives no longer, and less where its credentials end before.
-    session_s: float = Field(default_factory=usual_session_s, gt=0)
+    session_s: float = Field(USUAL_SESSION_S, gt=0)
     deadline_s: float = Field(60.0, gt=0)  # of one call of the SDK
     unlisted_s: float = Field(60.0, ge=0)  # in which a new machine may not be known everywhere
     lock: Path | None = None  # a pip requirements file, installed before the job; below tenure.toml

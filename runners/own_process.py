@@ -356,8 +356,8 @@ class OwnProcessRunner:
         named = (*sandbox.VARIABLES, *config.variables)
         kept = {name: os.environ[name] for name in named if name in os.environ}
         kept = {name: value for name, value in kept.items() if name not in self._site.hidden}
-        home = {"HOME": "/tmp", "TMPDIR": "/tmp"}
-        environ = {**kept, **given, **self._set(job, store), **home, "TENURE_CODE": str(root)}
+        inside = {"HOME": "/tmp", "TMPDIR": "/tmp", "TENURE_CODE": str(root), "TENURE_SANDBOX": "1"}
+        environ = {**kept, **given, **self._set(job, store), **inside}
         folders, files = self._hidden()
         memory = None if config.memory_gb is None else int(config.memory_gb * 1e9)
         needed = sandbox.paths_of(config.python, root, environ)

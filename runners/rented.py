@@ -10,7 +10,8 @@ an answer that was lost the platform is asked for the name before anybody launch
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from runners import cargo, stage_zero
 from runners.grants import grant
 from runners.order import Handle, Order, Platform, PlatformKind, RentedConfig
-from runners.sdk import demand_sdk
+from runners.sdk import Newborns, demand_sdk
 from tenure.dispatch.contract import (
     ALL_KINDS,
     Capacity,
@@ -44,6 +45,8 @@ from tenure_worker.claim import read_spec
 
 _LOG = logging.getLogger("tenure.runners")
 _LINK_SLACK_S = 600.0
+_LEAST_WALL_S = 120.0  # of a machine: less is no time to do anything in
+_SHORT_BY_S = 60.0  # a session that is shorter by less than this is not worth a word
 _LONGEST_LINK_S = 7 * 86_400.0  # what signature version 4 allows
 _LOOKS, _LOOK_EVERY_S = (
     3,
@@ -68,6 +71,7 @@ class RentedRunner:
         self._site = site
         self._platform: Platform = self.PLATFORM(self._config, site.clock)
         self._stores: dict[str, Store] = {}
+        self._unanswered = Newborns(site.clock, self._config.unlisted_s)  # names of lost creates
         if (lock := self._lock) and not lock.is_file():
             raise ValueError(f"{self.PLATFORM.KIND}: lock: there is no file {lock}")
 
@@ -85,10 +89,25 @@ class RentedRunner:
             return cls.PLATFORM.Config.model_validate(dict(config))
         except ValidationError as error:
             problems = "; ".join(
-                f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}"
+                ": ".join(
+                    filter(
+                        None, [".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")]
+                    )
+                )
                 for e in error.errors()
             )
             raise ValueError(f"{kind}: {problems}") from error
+
+    # -------------------------------------------------------------------- where families differ
+
+    def _ending(self) -> Mapping[str, object] | None:
+        """How a machine ends itself when its jobs have ended; ``None`` where it ends with its program."""
+        return None
+
+    @property
+    def _built_by_platform(self) -> bool:
+        """Whether the lock is in the machine's image already; else the machine installs it."""
+        return False
 
     # ------------------------------------------------------------------------------------- launch
 
@@ -116,6 +135,7 @@ class RentedRunner:
                 raise
             found = self._found_after_all(order.name)
             if found is None:
+                self._unanswered.add(order.name)
                 raise
             return found
 
@@ -137,7 +157,7 @@ class RentedRunner:
             store = self._store(jobs[0].store)
             wheel = cargo.publish_wheel(store, self._site.clock)
             lock = None
-            if self._lock and not self.PLATFORM.BUILDS:
+            if self._lock and not self._built_by_platform:
                 lock = cargo.publish_lock(store, self._lock, self._site.clock)
             envelopes = [self._envelope(store, job) for job in jobs]
         except StoreSilent as error:
@@ -148,11 +168,11 @@ class RentedRunner:
         packet = stage_zero.packet(
             wheel=(self._link(store, wheel.key), wheel.sha256, wheel.file),
             lock=(self._link(store, lock.key), lock.sha256) if lock else None,
-            envelopes=[(self._link(store, key), cards) for key, cards in envelopes],
+            envelopes=[(self._link(store, key), cards) for key, cards, _ in envelopes],
             card=self._config.card,
             hide=self.PLATFORM.VARIABLES,
-            end=self._platform.ending(),
-            session_s=self._config.session_s,
+            end=self._ending(),
+            session_s=self._wall_s(min(until_s for *_, until_s in envelopes)),
         )
         return Order(
             jobs[0].name,
@@ -160,17 +180,44 @@ class RentedRunner:
             packet,
             stage_zero.shell(program),
             self._config.cards,
-            self._lock if self.PLATFORM.BUILDS else None,
+            self._lock if self._built_by_platform else None,
             self._config.secrets,
         )
 
-    def _envelope(self, store: Store, job: Job) -> tuple[str, int]:
-        """Publish what one job needs; the key of its envelope, and how many cards it takes."""
+    def _wall_s(self, until_s: float) -> float:
+        """How long a machine may live from its start, seconds: what its credentials serve at least.
+
+        It may come up at the end of the claim window. ``until_s`` is Unix time by another clock, which
+        is near ours: an STS and a store refuse requests of a clock that is 15 minutes off.
+        """
+        config = self._config
+        left_s = until_s - self._site.clock.wall_s() - config.claim_window_s
+        if left_s >= config.session_s:
+            return config.session_s
+        if left_s < _LEAST_WALL_S:
+            raise Rejected(
+                f"the machine's credentials end {left_s + config.claim_window_s:.0f} s after the launch "
+                f"and it may be claimed for {config.claim_window_s:.0f} s of them: shorten "
+                "claim_window_s, or let the role's sessions last longer (docs/credentials.md)"
+            )
+        # Who asked for a session of some length hears that it is another; nobody else is warned.
+        asked = "session_s" in config.model_fields_set
+        asked = asked and config.session_s - left_s > _SHORT_BY_S
+        _LOG.log(
+            logging.WARNING if asked else logging.DEBUG,
+            "runner %s: a machine releases its jobs after %.2f h, not %.2f h, since its credentials "
+            "end then; the jobs go on elsewhere from their last milestones",
+            self._name, left_s / 3600, config.session_s / 3600,
+        )  # fmt: skip
+        return left_s
+
+    def _envelope(self, store: Store, job: Job) -> tuple[str, int, float]:
+        """Publish what one job needs: the key of its envelope, its cards, and when its credentials end."""
         clock = self._site.clock
         spec: JobSpec = read_spec(store, job.job_id)
         cargo.publish(store, spec, self._site.root, clock)
         granted = grant(job.store, spec, self._config, clock)
-        if granted.warning:
+        if granted.warning and self._config.trust == "full":  # else ``_wall_s`` says it
             _LOG.warning("job %s, launch %d: %s", job.job_id, job.launch, granted.warning)
         variables = {
             **self._config.variables,
@@ -183,7 +230,7 @@ class RentedRunner:
             "TENURE_NAME": job.name,
             "TENURE_RUNNER": self._name,
         }
-        return cargo.write_envelope(store, job, variables, clock), spec.cards
+        return cargo.write_envelope(store, job, variables, clock), spec.cards, granted.until_s
 
     def _link(self, store: Store, key: str) -> str:
         """A link that opens ``key`` until the claim window is over, and some."""
@@ -220,7 +267,11 @@ class RentedRunner:
                 if not isinstance(settlement, Closed):
                     return settlement
             left = self._platform.find(receipt.name)
-            return settlement if left is None else self._platform.end(left)
+            if left is not None:
+                return self._platform.end(left)
+            if not receipt.handle and receipt.name in self._unanswered:
+                return Pending("its create had no answer, and what it made may not be listed yet")
+            return settlement
         except LaunchFailed as error:
             return Pending(str(error))
 
@@ -238,17 +289,54 @@ class RentedRunner:
         return self._platform.quota()
 
     def examine(self) -> Sequence[tuple[str, str | None]]:
-        """The SDK, the credentials (by a listing, which costs nothing), the lock, the quota."""
-        seen: list[tuple[str, str | None]] = []
+        """The SDK, the wheel, the lock, the credentials (by a listing, which costs nothing), the quota."""
+        return list(self._examined())
+
+    def _examined(self) -> Iterator[tuple[str, str | None]]:
+        kind, problem = self.PLATFORM, self._problem(self._demand_sdk)
+        yield (f"the package {kind.MODULE} is installed", problem)
+        yield ("the worker's wheel builds", self._problem(self._build_wheel))
+        if lock := self._lock:
+            yield (f"the lock {lock} can be read", self._problem(lock.read_bytes))
+        if self._config.trust == "session" and not self._config.role:
+            words = (
+                'set role, or trust = "full" to hand over your own keys; see docs/credentials.md'
+            )
+            yield ("a role is set that machines assume", words)
+        if problem:
+            return
+        mine: list[Receipt] = []
+        problem = self._problem(lambda: mine.extend(self.running("tenure-")))
+        several = "" if problem else f"; machines of Tenure there: {len(mine)}"
+        yield (f"the account of {kind.KIND} answers{several}", problem)
+        if problem:
+            return
+        told: list[Quota | None] = []
+        problem = self._problem(lambda: told.append(self.quota()))
+        if problem:
+            yield ("what is left of the quota is told", problem)
+        for quota in filter(None, told):
+            left_h = quota.granted_h - quota.used_h
+            words = f"{left_h:.1f} of {quota.granted_h:.1f} hours of the quota are left"
+            yield (words, None if left_h > 0 else "wait for its renewal, or use another rung")
+
+    def _problem(self, look: Callable[[], object]) -> str | None:
+        """What is wrong and what to do about it, in words; whatever a look raises."""
         try:
-            self._demand_sdk()
-            seen.append((f"the package {self.PLATFORM.MODULE} is installed", None))
-            mine = self.running("tenure-")
-            seen.append((f"the account answers; {len(mine)} machines of Tenure run there", None))
-            if quota := self.quota():
-                left_h = quota.granted_h - quota.used_h
-                words = f"{left_h:.1f} of {quota.granted_h:.1f} hours of the quota are left"
-                seen.append((words, None if left_h > 0 else "the quota is used up"))
-        except LaunchFailed as error:
-            seen.append((f"{type(error).__name__}", str(error)))
-        return seen
+            look()
+        except Unreachable as error:
+            return f"{error}; try again, and look whether this machine reaches the service"
+        except Rejected as error:
+            # What is refused without having been asked for anything are credentials, or their lack.
+            known = any(name in str(error) for name in (*self.PLATFORM.VARIABLES, "pip install"))
+            return str(error) if known else f"{error}; check {', '.join(self.PLATFORM.VARIABLES)}"
+        except ProtocolError as error:
+            return f"{error}; the service is not what its SDK takes it for: look at its address"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    @staticmethod
+    def _build_wheel() -> None:
+        with tempfile.TemporaryDirectory(prefix="tenure-") as folder:
+            cargo.wheel(Path(folder))

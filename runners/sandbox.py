@@ -17,13 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tenure.dispatch.contract import Rejected
+from tenure.dispatch.contract import Rejected, Unreachable
 from tenure_protocol.lease import keys
 from tenure_protocol.records import JobSpec
 
-INSTALL = "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
+INSTALL = "install version 0.8 or later (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
 _DEADLINE_S = 30.0
 _TMP = Path("/tmp")
+#: Begins a path that the guard opens, link by link, and hands over as a descriptor.
+PIN = "pinned:"
 #: Programs and libraries. Links where the system has merged them into /usr.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 #: Of /etc what names, locales, certificates and the loader need; no passwords, no keys.
@@ -58,6 +60,7 @@ class Window:
 
     folder: Path
     reads: tuple[str, ...]
+    model: str | None  # the snapshot that an evaluate or backtest job is about
     writes: tuple[str, ...]  # folders
     lock: str  # the one lock file that is shared with others: that of the job's witness
 
@@ -65,16 +68,16 @@ class Window:
     def of(cls, folder: Path, spec: JobSpec) -> Window:
         """The window of one job's worker."""
         witness = keys.witness_of(spec)
-        reads = ["store/probe.json", keys.job(spec.id)]
-        if spec.model is not None:
-            reads.append(keys.snapshot(spec.model.job, spec.model.pointer).rstrip("/"))
+        about = spec.model
+        model = keys.snapshot(about.job, about.pointer).rstrip("/") if about else None
         writes = (
             keys.attempts(spec.id).rstrip("/"),
             keys.refusals(spec.id).rstrip("/"),
             witness.rpartition("/")[0],  # a witness is replaced by a rename, which needs its folder
         )
         lock = hashlib.sha256(witness.encode()).hexdigest()[:3]  # as DirectoryStore names it
-        return cls(folder, tuple(reads), writes, f".locks/{lock}")
+        reads = ("store/probe.json", keys.job(spec.id))
+        return cls(folder, reads, model, writes, f".locks/{lock}")
 
     def prepare(self, scratch: Path) -> None:
         """Make the folders that are bound into the sandbox. Raises ``OSError``."""
@@ -91,6 +94,10 @@ class Window:
         found = ["--tmpfs", str(folder)]
         for read in self.reads:
             found += _bind("--ro-bind-try", folder / read)
+        if self.model:
+            # Another job wrote it, and could have put a link to anywhere in its place.
+            model = str(folder / self.model)
+            found += ["--ro-bind-fd", f"{PIN}{model}", model]
         for write in self.writes:
             found += _bind("--bind", folder / write)
         for own in _OWN_STORE_FOLDERS:
@@ -190,7 +197,7 @@ def devices() -> tuple[str, ...]:
 
 
 def demand_bubblewrap() -> str:
-    """The path of ``bwrap``, which can make a sandbox here. Raises :class:`Rejected`."""
+    """The path of ``bwrap``, which can make a sandbox here. Raises a LaunchFailed."""
     found = shutil.which("bwrap")
     if found is None:
         raise Rejected(f"sandbox = true needs the program bwrap, which is not here; {INSTALL}")
@@ -206,7 +213,7 @@ def demand_bubblewrap() -> str:
 
 
 def paths_of(python: str, root: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The folders that an interpreter needs for reading. Raises :class:`Rejected`."""
+    """The folders that an interpreter needs for reading. Raises a LaunchFailed."""
     try:
         done = _ran([python, "-c", _ASK], environ, root)
     except OSError as error:
@@ -245,7 +252,8 @@ def _ran(
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DEADLINE_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise Rejected(f"{words[0]} did not answer within {_DEADLINE_S:g} s") from None
+        late = f"{words[0]} did not answer within {_DEADLINE_S:g} s"
+        raise Unreachable(late, sent=False) from None
 
 
 # ------------------------------------------------------------------------------- for the guard

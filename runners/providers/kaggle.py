@@ -16,13 +16,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from runners.order import Handle, Order, RentedConfig
-from runners.sdk import ask
+from runners.http import Answer, classify_http
+from runners.order import USUAL_SESSION_S, Handle, Order, RentedConfig
+from runners.sdk import SdkPlatform, pages
 from tenure.dispatch.contract import (
     Bounded,
     Closed,
@@ -35,7 +35,6 @@ from tenure.dispatch.contract import (
     Settlement,
     Unreachable,
 )
-from tenure_protocol.clock import Clock
 
 if TYPE_CHECKING:
     from requests import Response
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CARDS = {"Tesla T4": "NvidiaTeslaT4", "cpu": ""}
-_PAIR = 2  # cards of a machine that has any
 _WALL_S = 12 * 3600.0  # of a session; the timeout must be below it
 _RECENT_S = 4 * _WALL_S  # no run waits and runs for longer
 _SLUG = re.compile(r"(?=.{5,50}$)[a-z0-9]+(-[a-z0-9]+)*")  # else Kaggle makes a slug of its own
@@ -59,60 +56,54 @@ _NO_CREDENTIALS = (
 class KaggleConfig(RentedConfig):
     """Further keys of a ``[runners.<name>]`` section with ``kind = "kaggle"``."""
 
+    TITLE: ClassVar[str] = "Kaggle"
+    CARDS: ClassVar[Mapping[str, str]] = {"Tesla T4": "NvidiaTeslaT4", "cpu": ""}
+    GONE: ClassVar[Mapping[str, str]] = {
+        "P100": "the P100 is retired, a pair of T4 runs in its place"
+    }
+    COUNTS_OF: ClassVar[Mapping[str, Sequence[int]]] = {"Tesla T4": (2,), "cpu": (1,)}
+
     machines: int = Field(2, ge=1, le=1024)  # an account may run two GPU sessions at once
-    session_s: float = Field(_WALL_S - 60.0, ge=60.0, lt=_WALL_S)
+    session_s: float = Field(USUAL_SESSION_S, ge=60.0, lt=_WALL_S)
     image: str = Field("", pattern=r"^(gcr\.io/kaggle\S+)?$")  # empty: Kaggle's latest
 
-    @model_validator(mode="before")
+    @field_validator("secrets")
     @classmethod
-    def _pairs(cls, keys: object) -> object:
-        """A card comes as a pair, so that is what a section without ``cards`` means."""
-        if isinstance(keys, Mapping) and keys.get("card") != "cpu":
-            return {"cards": _PAIR, **keys}
-        return keys
-
-    @field_validator("card")
-    @classmethod
-    def _known(cls, card: str) -> str:
-        if card not in _CARDS:
-            likeliest = get_close_matches(card, _CARDS, 1, 0.0)[0]
-            retired = "; the P100 is retired, a pair of T4 runs in its place" * ("P100" in card)
+    def _none(cls, secrets: tuple[str, ...]) -> tuple[str, ...]:
+        if secrets:
             raise ValueError(
-                f"Kaggle has no card {card!r} but {' and '.join(_CARDS)}{retired}; "
-                f"did you mean {likeliest!r}?"
+                "on Kaggle a secret is attached to one notebook by hand, and each launch is a new "
+                "one: no secret can reach it"
             )
-        return card
-
-    @field_validator("cards")
-    @classmethod
-    def _a_pair(cls, cards: int, info: ValidationInfo) -> int:
-        card = info.data.get("card", "cpu")
-        if card != "cpu" and cards != _PAIR:
-            raise ValueError(f"a {card} comes as a pair on Kaggle: cards = {_PAIR}")
-        return cards
+        return secrets
 
 
 class _Absent(Rejected):
     """There is no such kernel, as far as one answer can tell."""
 
 
-class KagglePlatform:
+def classify(error: BaseException) -> LaunchFailed | None:
+    """What an exception of the SDK means; ``None`` for one that must not happen."""
+    if isinstance(error, SystemExit):
+        return Rejected(_NO_CREDENTIALS)
+    return classify_http(error, _absent)
+
+
+def _absent(answer: Answer) -> LaunchFailed | None:
+    forbidden = answer.status == 403 and "kernels.get" in answer.words
+    absent = answer.told and (answer.status == 404 or forbidden)
+    return _Absent(answer.words) if absent else None
+
+
+class KagglePlatform(SdkPlatform[KaggleConfig, Any]):
     """The kernels of the account whose credentials are found."""
 
     KIND: ClassVar[str] = "kaggle"
     EXTRA: ClassVar[str] = "kaggle"
     MODULE: ClassVar[str] = "kagglesdk"
     VARIABLES: ClassVar[tuple[str, ...]] = ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY")
-    CARDS: ClassVar[Mapping[str, str]] = _CARDS
-    BUILDS: ClassVar[bool] = False
     Config: ClassVar[type[RentedConfig]] = KaggleConfig
-
-    def __init__(self, config: RentedConfig, clock: Clock) -> None:
-        assert isinstance(config, KaggleConfig)
-        self._config = config
-        self._clock = clock
-        self._secrets: list[str] = []  # what was used so far, never to be repeated
-        self._owner = ""
+    _owner = ""  # the user name that the credentials belong to, asked for once
 
     def create(self, order: Order) -> Handle:
         """Push a script under the order's name, which starts a run."""
@@ -122,7 +113,7 @@ class KagglePlatform:
                 "and single dashes"
             )
         ref = f"{self._account()}/{order.name}"
-        self._kernels("push", lambda api: _push(api, self._request(order, ref)))
+        self._kernels("push", lambda api: _push(api, self._request(order, ref)), sent=True)
         return {"kernel": ref}
 
     def find(self, name: str) -> Handle | None:
@@ -180,9 +171,6 @@ class KagglePlatform:
         granted_h = gpu.total_time_allowed.total_seconds() / 3600
         return Quota(used_h, granted_h, _unix_s(renews))
 
-    def ending(self) -> None:
-        """A run ends with its program."""
-
     def _request(self, order: Order, ref: str) -> Any:
         from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
 
@@ -191,7 +179,7 @@ class KagglePlatform:
         request.text, request.language, request.kernel_type = _script(order), "python", "script"
         request.is_private = request.enable_internet = True
         request.enable_gpu = self._config.card != "cpu"
-        request.machine_shape = _CARDS[self._config.card] or None
+        request.machine_shape = self._config.CARDS[self._config.card] or None
         request.docker_image = self._config.image or None
         request.session_timeout_seconds = int(self._config.session_s)
         return request
@@ -231,16 +219,15 @@ class KagglePlatform:
         request = ApiListKernelsRequest()
         request.group = KernelsListViewType.PROFILE
         request.sort_by = KernelsListSortType.DATE_CREATED
-        request.search, request.page_size, request.page_token = search, 100, ""
+        request.search, request.page_size = search, 100
         request.language = request.kernel_type = request.output_type = "all"
-        while True:
-            page = self._kernels("list", lambda api: api.list_kernels(request))
-            yield from page.kernels
-            if not page.next_page_token:
-                return
-            if page.next_page_token == request.page_token:
-                raise ProtocolError("Kaggle: list: the same page again")
-            request.page_token = page.next_page_token
+
+        def page(token: str) -> tuple[Sequence[Any], object]:
+            request.page_token = token
+            told = self._kernels("list", lambda api: api.list_kernels(request))
+            return told.kernels, told.next_page_token
+
+        return pages("kaggle list", page)
 
     def _account(self) -> str:
         """The user name that the credentials belong to."""
@@ -248,19 +235,17 @@ class KagglePlatform:
             self._owner = self._ask("sign in", _user_of).lower()
         return self._owner
 
-    def _kernels(self, what: str, call: Callable[[Any], T]) -> T:
-        return self._ask(what, lambda client: call(client.kernels.kernels_api_client))
+    def _kernels(self, what: str, call: Callable[[Any], T], sent: bool = False) -> T:
+        return self._ask(what, lambda client: call(client.kernels.kernels_api_client), sent)
 
-    def _ask(self, what: str, call: Callable[[Any], T]) -> T:
-        def talk() -> T:
-            with self._client() as client:
-                return call(client)
+    _classify = staticmethod(classify)
 
-        limit_s = self._config.deadline_s
-        return ask(self._clock, limit_s, f"Kaggle: {what}", talk, classify, self._secrets)
+    def _talk(self, call: Callable[[Any], T]) -> T:
+        with self._open() as client:  # anew each time: its token may have been renewed in the file
+            return call(client)
 
     @contextmanager
-    def _client(self) -> Iterator[Any]:
+    def _open(self) -> Iterator[Any]:
         from kagglesdk import KaggleClient, KaggleEnv
 
         user, key = os.environ.get("KAGGLE_USERNAME"), os.environ.get("KAGGLE_KEY")
@@ -279,50 +264,22 @@ class KagglePlatform:
             yield client
 
 
-def classify(error: BaseException) -> LaunchFailed | None:
-    """What an exception of the SDK means; ``None`` for one that must not happen."""
-    from requests import ConnectTimeout, HTTPError, JSONDecodeError, RequestException
-    from urllib3.exceptions import NewConnectionError
-
-    if isinstance(error, SystemExit):
-        return Rejected(_NO_CREDENTIALS)
-    if isinstance(error, HTTPError) and error.response is not None:
-        return _refusal(error.response)
-    if isinstance(error, RequestException) and not isinstance(error, JSONDecodeError):
-        reason = getattr(error.args[0] if error.args else None, "reason", None)
-        unsent = isinstance(error, ConnectTimeout) or isinstance(reason, NewConnectionError)
-        return Unreachable(f"{type(error).__name__}: {error}", sent=not unsent)
-    return None
-
-
-def _refusal(response: Response) -> LaunchFailed:
-    code, body = _told(response)
-    words = f"{code} {(body or {}).get('message') or response.reason}"
-    if code == 429 or code >= 500:
-        return Unreachable(words, sent=code >= 500)
-    if body is not None and (code == 404 or (code == 403 and "kernels.get" in words)):
-        return _Absent(words)
-    return Rejected(words)
-
-
-def _told(response: Response) -> tuple[int, dict[str, Any] | None]:
-    """An answer's status (the body's own where HTTP says 200 over an error) and its JSON object.
+def _told(response: Response) -> int:
+    """An answer's status: the body's own where HTTP says 200 over an error.
 
     Raises a LaunchFailed for a success that no answer of Kaggle's is: another's page, or other JSON.
     """
-    status = response.status_code
+    if response.status_code >= 400:
+        return response.status_code
     try:
         body = response.json()
     except ValueError:
-        body = ValueError
-    if isinstance(body, dict):
-        code = body.get("code")
-        return (code if status < 400 and isinstance(code, int) and code >= 400 else status), body
-    if status >= 400:
-        return status, None
-    if body is ValueError:
-        raise Unreachable(f"{status} and no JSON: somebody else's answer", sent=True)
-    raise ProtocolError(f"{status} and no JSON object")
+        words = f"{response.status_code} and no JSON: somebody else's answer"
+        raise Unreachable(words, sent=True) from None
+    if not isinstance(body, dict):
+        raise ProtocolError(f"{response.status_code} and no JSON object")
+    code = body.get("code")
+    return code if isinstance(code, int) and code >= 400 else response.status_code
 
 
 def _edge(timeout_s: float) -> HTTPAdapter:
@@ -336,7 +293,8 @@ def _edge(timeout_s: float) -> HTTPAdapter:
     class Edge(HTTPAdapter):
         def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
             response = super().send(request, *args, **{**options, "timeout": timeout_s})
-            if _told(response)[0] >= 400:
+            response.status_code = _told(response)
+            if response.status_code >= 400:
                 raise HTTPError(response=response)
             return response
 
@@ -399,13 +357,7 @@ def _unix_s(utc: datetime | None) -> float | None:
 
 def _script(order: Order) -> str:
     """A kernel's text: it has no variables but those that it sets itself."""
-    lines = ["import os", f'os.environ["TENURE_START"] = {order.packet!r}']
-    if order.secrets:
-        lines.append("from kaggle_secrets import UserSecretsClient")
-    lines += [
-        f"os.environ[{name!r}] = UserSecretsClient().get_secret({name!r})" for name in order.secrets
-    ]
-    lines.append(
-        f"exec(compile({order.program!r}, 'start.py', 'exec'), {{'__name__': '__main__'}})"
+    return (
+        f'import os\nos.environ["TENURE_START"] = {order.packet!r}\n'
+        f"exec(compile({order.program!r}, 'start.py', 'exec'), {{'__name__': '__main__'}})\n"
     )
-    return "\n".join(lines) + "\n"

@@ -7,87 +7,38 @@ name. So each job carries the name it was ordered under in a variable of its own
 from __future__ import annotations
 
 import base64
-import difflib
-import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
+from runners.http import Answer, classify_http
 from runners.order import Handle, Order, RentedConfig
-from runners.sdk import ask
+from runners.sdk import SdkPlatform, pages
 from tenure.dispatch.contract import (
     Closed,
     LaunchFailed,
     NoSlots,
     Pending,
     ProtocolError,
-    Quota,
     Rejected,
     Settlement,
-    Unreachable,
 )
-from tenure_protocol.clock import Clock
-
-T = TypeVar("T")
 
 _VARIABLES = ("LIGHTNING_USER_ID", "LIGHTNING_API_KEY", "LIGHTNING_AUTH_TOKEN")
 _ENDED = ("stopped", "completed", "failed", "deleted")  # any other state may still be billed
 _ENDING = ("stopping", "stop", "delete", "complete", "fail")  # nothing more needs to be asked for
 _NAME = "TENURE_MACHINE"  # the variable that holds the name a job was ordered under
-_UNLISTED_S = 60.0  # a job that was just made may not be known yet to all of the service
 _RESOURCE_EXHAUSTED = 8  # google.rpc.Code, in the body of a refusal
 
 
 class LightningConfig(RentedConfig):
     """Further keys of a ``[runners.<name>]`` section with ``kind = "lightning"``."""
 
-    teamspace: str  # its name, or its id where several of that name can be seen
-    image: str = Field(
-        "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime", min_length=1
-    )  # with sh, base64 and python3
-    image_secret: str = ""  # name of the secret that holds the registry's credentials
-    cloud_account: str = ""  # its id; empty: the teamspace's default
-    interruptible: bool = False  # cheaper, and may be taken away
-
-    @field_validator("card")
-    @classmethod
-    def _card(cls, card: str) -> str:
-        if card not in LightningPlatform.CARDS:
-            known = sorted(LightningPlatform.CARDS)
-            raise ValueError(
-                f"Lightning has no {card!r}, did you mean {_likeliest(card, known)!r}? "
-                f"It has {', '.join(known)}"
-            )
-        return card
-
-    @field_validator("teamspace")
-    @classmethod
-    def _teamspace(cls, name: str) -> str:
-        if not name.strip() or "/" in name:
-            raise ValueError(f"{name!r}: write the name of the teamspace alone, without its owner")
-        return name
-
-    @model_validator(mode="after")
-    def _packs(self) -> LightningConfig:
-        packs = {"cpu": (1,), "NVIDIA B200": (1, 8)}.get(self.card, (1, 2, 4, 8))
-        if self.cards not in packs:
-            several = " or ".join(map(str, packs))
-            raise ValueError(f"cards: Lightning rents {self.card} by {several}, not {self.cards}")
-        return self
-
-
-class LightningPlatform:
-    """The calls of ``lightning_sdk``; see :class:`runners.order.Platform` for what each must do."""
-
-    KIND: ClassVar[str] = "lightning"
-    EXTRA: ClassVar[str] = "lightning"
-    MODULE: ClassVar[str] = "lightning_sdk"
-    VARIABLES: ClassVar[tuple[str, ...]] = _VARIABLES
-    BUILDS: ClassVar[bool] = False
-    Config: ClassVar[type[RentedConfig]] = LightningConfig
+    TITLE: ClassVar[str] = "Lightning"
+    COUNTS: ClassVar[Sequence[int]] = (1, 2, 4, 8)
+    COUNTS_OF: ClassVar[Mapping[str, Sequence[int]]] = {"cpu": (1,), "NVIDIA B200": (1, 8)}
     CARDS: ClassVar[Mapping[str, str]] = {  # the slug of lightning_sdk.Machine, without the count
         "cpu": "cpu-4",
         "Tesla T4": "lit-t4",
@@ -101,19 +52,39 @@ class LightningPlatform:
         "NVIDIA RTX PRO 6000 Blackwell Server Edition": "lit-rtx-6000-pro",
     }
 
-    def __init__(self, config: RentedConfig, clock: Clock) -> None:
-        assert isinstance(config, LightningConfig)
-        self._config = config
-        self._clock = clock
-        self._opened: Any = None  # the SDK's client, made when it is first asked for
-        self._project = ""  # id of the teamspace, looked up once
-        self._made_s: dict[str, float] = {}  # when each job was made here
+    teamspace: str  # its name, or its id where several of that name can be seen
+    image: str = Field(
+        "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime", min_length=1
+    )  # with sh, base64 and python3
+    image_secret: str = ""  # name of the secret that holds the registry's credentials
+    cloud_account: str = ""  # its id; empty: the teamspace's default
+    interruptible: bool = False  # cheaper, and may be taken away
+
+    @field_validator("teamspace")
+    @classmethod
+    def _teamspace(cls, name: str) -> str:
+        if not name.strip() or "/" in name:
+            raise ValueError(f"{name!r}: write the name of the teamspace alone, without its owner")
+        return name
+
+
+class LightningPlatform(SdkPlatform[LightningConfig, Any]):
+    """The calls of ``lightning_sdk``; see :class:`runners.order.Platform` for what each must do."""
+
+    KIND: ClassVar[str] = "lightning"
+    EXTRA: ClassVar[str] = "lightning"
+    MODULE: ClassVar[str] = "lightning_sdk"
+    VARIABLES: ClassVar[tuple[str, ...]] = _VARIABLES
+    Config: ClassVar[type[RentedConfig]] = LightningConfig
+    _project = ""  # id of the teamspace, looked up once
 
     def create(self, order: Order) -> Handle:
         """Submit one job; where no machine is free, it waits there for as long as the claim window."""
         project = self._teamspace()
-        ident = self._ask("create", lambda sdk: self._submit(sdk, order, project), order.packet)
-        self._made_s[ident] = self._clock.monotonic_s()
+        ident = self._ask(
+            "create", lambda sdk: self._submit(sdk, order, project), True, [order.packet]
+        )
+        self._newborns.add(ident)
         return {"id": ident}
 
     def find(self, name: str) -> Handle | None:
@@ -136,8 +107,7 @@ class LightningPlatform:
         project = self._teamspace()
         job = self._job("status", lambda sdk: sdk.jobs_service_get_job(project, ident))
         if job is None:
-            made_s = self._made_s.get(ident)
-            if made_s is not None and self._clock.monotonic_s() - made_s < _UNLISTED_S:
+            if ident in self._newborns:
                 return Pending(f"Lightning does not know the new job {ident} yet")
             return Closed(f"Lightning has no job {ident}")
         if job.state in _ENDED:
@@ -148,24 +118,10 @@ class LightningPlatform:
 
     def running(self, prefix: str) -> Sequence[tuple[str, Handle]]:
         """All jobs of the teamspace that have not ended, under the names they were ordered under."""
-        project, jobs, token = self._teamspace(), list[Any](), ""
-        asked: set[str] = set()
-        while token not in asked:
-            asked.add(token)
-            page, token = self._page(project, token)
-            jobs += page
-            if not token:
-                named = [(_ordered_as(job), {"id": job.id}) for job in jobs]
-                return [(name, handle) for name, handle in named if name.startswith(prefix)]
-        raise ProtocolError("lightning listing: the service gave the same page twice")
-
-    def quota(self) -> Quota | None:
-        """Lightning sells by credit, not by hours."""
-        return None
-
-    def ending(self) -> Mapping[str, object] | None:
-        """A job ends with its command."""
-        return None
+        project = self._teamspace()
+        jobs = pages("lightning listing", lambda token: self._page(project, token))
+        named = [(_ordered_as(job), {"id": job.id}) for job in jobs if job.state not in _ENDED]
+        return [(name, handle) for name, handle in named if name.startswith(prefix)]
 
     # ---------------------------------------------------------------------------- one call each
 
@@ -176,7 +132,7 @@ class LightningPlatform:
             V1JobSpec,
         )
 
-        config, word = self._config, self.CARDS[self._config.card]
+        config, word = self._config, self._config.CARDS[self._config.card]
         variables = {"TENURE_START": order.packet, _NAME: order.name}
         spec = V1JobSpec(
             cluster_id=config.cloud_account,
@@ -198,7 +154,7 @@ class LightningPlatform:
         """Id of the teamspace, by what the account can see."""
         if not self._project:
             wanted = self._config.teamspace
-            answer = self._read(
+            answer = self._ask(
                 "teamspaces",
                 lambda sdk: sdk.projects_service_list_memberships(filter_by_user_id=True),
             )
@@ -211,12 +167,10 @@ class LightningPlatform:
             self._project = str(ids.pop())
         return self._project
 
-    def _page(self, project: str, token: str) -> tuple[list[Any], str]:
-        """Jobs of one page that have not ended, and where the next page is."""
+    def _page(self, project: str, token: str) -> tuple[list[Any], object]:
         asked = {"standalone": True, "limit": "100", **({"page_token": token} if token else {})}
-        page = self._read("listing", lambda sdk: sdk.jobs_service_list_jobs(project, **asked))
-        jobs = [_known(job) for job in _rows(page, "jobs")]
-        return [job for job in jobs if job.state not in _ENDED], str(page.next_page_token or "")
+        page = self._ask("listing", lambda sdk: sdk.jobs_service_list_jobs(project, **asked))
+        return [_known(job) for job in _rows(page, "jobs")], page.next_page_token
 
     def _job(self, what: str, call: Callable[[Any], Any]) -> Any:
         """A job; ``None`` where the service says that there is none."""
@@ -226,71 +180,47 @@ class LightningPlatform:
                 return _known(call(sdk))
             except Exception as error:
                 # Another 404, of a proxy or a wrong address, is a page of text and proves nothing.
-                if getattr(error, "status", None) == 404 and _told(error):
+                answer = Answer.to(error)
+                if answer is not None and answer.status == 404 and answer.told:
                     return None
                 raise
 
-        return self._read(what, look)
+        return self._ask(what, look)
 
-    def _read(self, what: str, call: Callable[[Any], Any]) -> Any:
-        """What a call found that changes nothing, so that its failure leaves no doubt."""
-        try:
-            return self._ask(what, call)
-        except Unreachable as error:
-            raise Unreachable(str(error), sent=False) from None
-
-    def _ask(self, what: str, call: Callable[[Any], T], *secrets: str) -> T:
-        def run() -> T:
-            if self._opened is None:
-                self._opened = _open(self._config.deadline_s)
-            return call(self._opened)
-
-        user, key, token = (os.environ.get(name, "") for name in _VARIABLES)
+    def _open(self) -> Any:
+        """The SDK's client. It reaches nobody yet, and without credentials it would open a browser."""
+        values = [os.environ.get(name, "") for name in _VARIABLES]
+        if not any(values[1:]) or not all(v.isascii() and v.isprintable() for v in values):
+            raise Rejected(
+                "no credentials of Lightning: set LIGHTNING_USER_ID and LIGHTNING_API_KEY, "
+                "each to one line of plain characters"
+            )
+        user, key, token = values
         basic = base64.b64encode(f"{user}:{key}".encode()).decode()  # as the SDK sends them
-        hidden = (basic, key, token, *secrets)
-        return ask(self._clock, self._config.deadline_s, f"lightning {what}", run, classify, hidden)
+        self._secrets[:] = [basic, key, token]
+        os.environ.setdefault("LIGHTNING_DISABLE_VERSION_CHECK", "1")  # its import would ask PyPI
+        from lightning_sdk.lightning_cloud.rest_client import LightningClient
+
+        sdk = LightningClient(retry=False)
+        settings, pool = sdk.api_client.configuration, sdk.api_client.rest_client.pool_manager
+        settings.host = (os.environ.get("LIGHTNING_CLOUD_URL") or settings.host).rstrip("/")
+        settings.request_timeout = (self._config.deadline_s, self._config.deadline_s)
+        settings.debug = False  # $DEBUG=1 would print each request with its credentials
+        pool.connection_pool_kw["retries"] = False  # urllib3's own: three, and redirects
+        return sdk
+
+    @staticmethod
+    def _classify(error: BaseException) -> LaunchFailed | None:
+        if isinstance(error, ConnectionError) and "Authentication failed" in str(error):  # a 401
+            return Rejected("the service does not accept the credentials in LIGHTNING_API_KEY")
+        return classify_http(error, _judge)
 
 
-def _likeliest(card: str, known: Sequence[str]) -> str:
-    """The name that shares most words with one that was typed: H100 means no H200, however alike."""
-
-    def likeness(name: str) -> tuple[int, float]:
-        words = [set(re.split(r"[ -]", n.lower())) - {"nvidia", "tesla"} for n in (card, name)]
-        return len(words[0] & words[1]), difflib.SequenceMatcher(None, card, name).ratio()
-
-    return max(known, key=likeness)
-
-
-def classify(error: BaseException) -> LaunchFailed | None:
-    """What a failure of the SDK means; ``None``: nobody knows, so that it may have been done."""
-    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
-
-    words = f"{type(error).__name__}: {error}"
-    if isinstance(error, ConnectionError) and "Authentication failed" in words:  # a 401
-        return Rejected("the service does not accept the credentials in LIGHTNING_API_KEY")
-    if isinstance(error, HTTPError):
-        return Unreachable(words, not isinstance(error, ConnectTimeoutError | NewConnectionError))
-    status = getattr(error, "status", None)
-    if not isinstance(status, int):
-        return Unreachable(words, sent=True) if isinstance(error, OSError) else None
-    told = _told(error)
-    words = f"{status} {told.get('message') or getattr(error, 'reason', '')}"
-    if told.get("code") == _RESOURCE_EXHAUSTED:
-        return NoSlots(words)
-    if status == 429:
-        return Unreachable(words, sent=False)
-    if status >= 500 or "SSLError" in words:  # the SDK's status of a TLS failure is 0
-        return Unreachable(words, sent=True)
-    return Rejected(words) if status in (400, 401, 402, 403, 404) else None
-
-
-def _told(error: BaseException) -> dict[str, Any]:
-    """The JSON object in a refusal; empty if there is none."""
-    try:
-        told = json.loads(getattr(error, "body", None) or "")
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
+def _judge(answer: Answer) -> LaunchFailed | None:
+    """No machine and no credit have one code; what is there already was made by a create before."""
+    if answer.told.get("code") == _RESOURCE_EXHAUSTED:
+        return NoSlots(answer.words)
+    return ProtocolError(answer.words) if answer.status == 409 else None
 
 
 def _known(job: Any) -> Any:
@@ -317,23 +247,3 @@ def _stop(sdk: Any, project: str, ident: str) -> None:
     from lightning_sdk.lightning_cloud.openapi import JobsServiceUpdateJobBody
 
     sdk.jobs_service_update_job(JobsServiceUpdateJobBody(state="stop"), project, ident)
-
-
-def _open(deadline_s: float) -> Any:
-    """The SDK's client. It reaches nobody yet, and without credentials it would open a browser."""
-    values = [os.environ.get(name, "") for name in _VARIABLES]
-    if not any(values[1:]) or not all(v.isascii() and v.isprintable() for v in values):
-        raise Rejected(
-            "no credentials of Lightning: set LIGHTNING_USER_ID and LIGHTNING_API_KEY, "
-            "each to one line of plain characters"
-        )
-    os.environ.setdefault("LIGHTNING_DISABLE_VERSION_CHECK", "1")  # its import would ask PyPI
-    from lightning_sdk.lightning_cloud.rest_client import LightningClient
-
-    sdk = LightningClient(retry=False)
-    settings, pool = sdk.api_client.configuration, sdk.api_client.rest_client.pool_manager
-    settings.host = (os.environ.get("LIGHTNING_CLOUD_URL") or settings.host).rstrip("/")
-    settings.request_timeout = (deadline_s, deadline_s)
-    settings.debug = False  # $DEBUG=1 would print each request with its credentials
-    pool.connection_pool_kw["retries"] = False  # urllib3's own: three, and redirects
-    return sdk

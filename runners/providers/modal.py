@@ -10,48 +10,29 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from runners.order import Handle, Order, RentedConfig
-from runners.sdk import ask
+from runners.sdk import SdkPlatform
 from tenure.dispatch.contract import (
     Closed,
     LaunchFailed,
     NoSlots,
     Pending,
     ProtocolError,
-    Quota,
     Rejected,
     Settlement,
     Unreachable,
 )
-from tenure_protocol.clock import Clock
 
 if TYPE_CHECKING:
     import modal
 
-T = TypeVar("T")
-
-# "H100!" and "A100-40GB" are what is promised; a plain "H100" or "A100" may come as something larger.
-_CARDS = {
-    "Tesla T4": "T4",
-    "NVIDIA L4": "L4",
-    "NVIDIA A10": "A10",
-    "NVIDIA L40S": "L40S",
-    "NVIDIA A100-SXM4-40GB": "A100-40GB",
-    "NVIDIA A100-SXM4-80GB": "A100-80GB",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000",
-    "NVIDIA H100 80GB HBM3": "H100!",
-    "NVIDIA H200": "H200",
-    "NVIDIA B200": "B200",
-}
-_MOST_CARDS = {"cpu": 1, "NVIDIA A10": 4}  # of one machine; 8 of the others
 _LONGEST_S = 24 * 3600.0  # a sandbox lives no longer
 _TAG = "tenure"  # its value is the name, which a listing does not tell
 # By gRPC status; what is in neither (UNIMPLEMENTED, DATA_LOSS) must not happen: a ProtocolError.
@@ -66,6 +47,24 @@ _AMBIGUOUS = frozenset(
 class ModalConfig(RentedConfig):
     """Further keys of a ``[runners.<name>]`` section with ``kind = "modal"``."""
 
+    TITLE: ClassVar[str] = "Modal"
+    # "H100!" and "A100-40GB" are what is promised; a plain "H100" or "A100" may come as something larger.
+    CARDS: ClassVar[Mapping[str, str]] = {
+        "cpu": "",
+        "Tesla T4": "T4",
+        "NVIDIA L4": "L4",
+        "NVIDIA A10": "A10",
+        "NVIDIA L40S": "L40S",
+        "NVIDIA A100-SXM4-40GB": "A100-40GB",
+        "NVIDIA A100-SXM4-80GB": "A100-80GB",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000",
+        "NVIDIA H100 80GB HBM3": "H100!",
+        "NVIDIA H200": "H200",
+        "NVIDIA B200": "B200",
+    }
+    COUNTS: ClassVar[Sequence[int]] = range(1, 9)
+    COUNTS_OF: ClassVar[Mapping[str, Sequence[int]]] = {"cpu": (1,), "NVIDIA A10": range(1, 5)}
+
     app: str = "tenure"  # its sandboxes are ours; made when it is missing
     environment: str = ""  # Modal's own word for a part of a workspace; empty: the default one
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"  # of the image
@@ -75,9 +74,6 @@ class ModalConfig(RentedConfig):
 
     @model_validator(mode="after")
     def _possible(self) -> ModalConfig:
-        most = _MOST_CARDS.get(self.card, 8)
-        if self.cards > most:
-            raise ValueError(f"a machine of Modal has at most {most} of {self.card}")
         if not 1 <= self.session_s <= _LONGEST_S:
             raise ValueError(f"a sandbox lives at most 24 hours: session_s is 1 to {_LONGEST_S:g}")
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.app):
@@ -86,111 +82,77 @@ class ModalConfig(RentedConfig):
             raise ValueError(f"python is '3.11' or a later series, not {self.python!r}")
         return self
 
-    @field_validator("card")
-    @classmethod
-    def _known(cls, card: str) -> str:
-        if card == "cpu" or card in _CARDS:
-            return card
-        short = {_short(word): name for name, alias in _CARDS.items() for word in (name, alias)}
-        likeliest = short[get_close_matches(_short(card), short, 1, 0.0)[0]]
-        raise ValueError(
-            f"Modal has no card {card!r} (perhaps {likeliest!r}); it has: cpu, {', '.join(_CARDS)}"
-        )
 
-
-def _short(card: str) -> str:
-    return re.sub(r"nvidia|tesla|geforce|[^a-z0-9]", "", card.lower())
-
-
-class ModalPlatform:
+class ModalPlatform(SdkPlatform[ModalConfig, ModuleType]):
     """One sandbox for one launch. It ends with its program, and at ``session_s`` by itself."""
 
     KIND: ClassVar[str] = "modal"
     EXTRA: ClassVar[str] = "modal"
     MODULE: ClassVar[str] = "modal"
     VARIABLES: ClassVar[tuple[str, ...]] = ("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET")
-    CARDS: ClassVar[Mapping[str, str]] = _CARDS
     BUILDS: ClassVar[bool] = True
     Config: ClassVar[type[RentedConfig]] = ModalConfig
-
-    def __init__(self, config: RentedConfig, clock: Clock) -> None:
-        assert isinstance(config, ModalConfig)
-        self._config, self._clock = config, clock
-        self._client: modal.Client | None = None
-        self._secrets: list[str] = []
+    _client: modal.Client | None = None
 
     def create(self, order: Order) -> Handle:
-        """A sandbox's id. One with GPUs has it when it is scheduled: past the deadline, by its name."""
-        try:
-            app, image, secrets = self._ask("build the image", lambda: self._prepared(order))
-        except Unreachable as error:  # nothing is rented yet, and Modal goes on building
-            raise Unreachable(f"{error}; nothing was launched") from None
-        try:
-            return self._ask("create a sandbox", lambda: self._create(order, app, image, secrets))
-        except Unreachable:  # a name that is taken is one of these
-            found = None
-            with suppress(LaunchFailed):
-                found = self.find(order.name)
-            if found is None:
-                raise
-            return found
+        """A sandbox's id, which one with GPUs has when it is scheduled: till then it is found by its name.
+
+        So is one whose name is taken, which is what an earlier try has made: Unreachable, too.
+        """
+        app, image, secrets = self._ask(
+            "build the image (nothing was launched)", lambda sdk: self._prepared(sdk, order)
+        )
+        return self._ask(
+            "create a sandbox", lambda sdk: self._create(sdk, order, app, image, secrets), sent=True
+        )
 
     def find(self, name: str) -> Handle | None:
         """The sandbox under ``name`` that has not ended."""
-        return self._ask("find a sandbox", lambda: self._find(name))
+        return self._ask("find a sandbox", lambda sdk: self._find(sdk, name))
 
     def end(self, handle: Handle) -> Settlement:
         """Terminate, whatever its status says, and believe in its end when it has a result."""
         ident = handle.get("sandbox")
         if not isinstance(ident, str):
             raise ProtocolError(f"{dict(handle)} is no handle of a sandbox of Modal")
-        return self._ask("end a sandbox", lambda: self._end(ident))
+        return self._ask("end a sandbox", lambda sdk: _end(sdk, ident, self._client))
 
     def running(self, prefix: str) -> Sequence[tuple[str, Handle]]:
         """The app's sandboxes that have not ended."""
-        return self._ask("list sandboxes", lambda: self._running(prefix))
-
-    def quota(self) -> Quota | None:
-        """Modal bills by the second and tells of no quota."""
-        return None
-
-    def ending(self) -> Mapping[str, object] | None:
-        """A sandbox ends with its program."""
-        return None
-
-    def _ask(self, what: str, call: Callable[[], T]) -> T:
-        return ask(self._clock, self._config.deadline_s, what, call, classify, self._secrets)
+        return self._ask("list sandboxes", lambda sdk: self._running(sdk, prefix))
 
     # ------------------------------------------------------------ the SDK's own calls, inside of ask
 
-    def _sdk(self) -> ModuleType:
-        if self._client is None:
-            # Else the SDK obeys a server that tells it to wait, for as long as it is told to.
-            os.environ.setdefault("MODAL_MAX_THROTTLE_WAIT", "0")
+    def _open(self) -> ModuleType:
+        # Else the SDK obeys a server that tells it to wait, for as long as it is told to.
+        os.environ.setdefault("MODAL_MAX_THROTTLE_WAIT", "0")
         import modal
+        from modal.config import config
 
-        if self._client is None:
-            from modal.config import config
-
-            token, secret = config.get("token_id"), config.get("token_secret")
-            if not (token and secret):
-                raise Rejected(
-                    "no credentials: set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run: modal token new"
-                )
-            self._secrets += [token, secret]
-            self._client = modal.Client.from_credentials(token, secret)
+        token, secret = config.get("token_id"), config.get("token_secret")
+        if not (token and secret):
+            raise Rejected(
+                "no credentials: set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run: modal token new"
+            )
+        self._secrets[:] = [token, secret]
+        self._client = modal.Client.from_credentials(token, secret)
         sdk: ModuleType = modal
         return sdk
 
-    def _app(self, make: bool) -> modal.App:
-        lookup = self._sdk().App.lookup
-        return lookup(self._config.app, create_if_missing=make, **self._where())
+    @staticmethod
+    def _classify(error: BaseException) -> LaunchFailed | None:
+        return classify(error)
+
+    def _app(self, sdk: ModuleType, make: bool) -> modal.App:
+        return sdk.App.lookup(self._config.app, create_if_missing=make, **self._where())
 
     def _where(self) -> dict[str, object]:
         return {"client": self._client, "environment_name": self._config.environment or None}
 
-    def _prepared(self, order: Order) -> tuple[modal.App, modal.Image, list[modal.Secret]]:
-        sdk, app = self._sdk(), self._app(make=True)
+    def _prepared(
+        self, sdk: ModuleType, order: Order
+    ) -> tuple[modal.App, modal.Image, list[modal.Secret]]:
+        app = self._app(sdk, make=True)
         image = sdk.Image.debian_slim(self._config.python)
         if order.lock:
             image = image.pip_install_from_requirements(str(order.lock))
@@ -200,10 +162,15 @@ class ModalPlatform:
         return app, image.build(app), secrets
 
     def _create(
-        self, order: Order, app: modal.App, image: modal.Image, secrets: list[modal.Secret]
+        self,
+        sdk: ModuleType,
+        order: Order,
+        app: modal.App,
+        image: modal.Image,
+        secrets: list[modal.Secret],
     ) -> Handle:
         config = self._config
-        sandbox = self._sdk().Sandbox.create(
+        sandbox = sdk.Sandbox.create(
             *("sh", "-c", order.shell),
             app=app,
             name=order.name,
@@ -212,7 +179,7 @@ class ModalPlatform:
             env={"TENURE_START": order.packet},
             secrets=secrets,
             timeout=int(config.session_s),
-            gpu=None if config.card == "cpu" else f"{_CARDS[config.card]}:{order.cards}",
+            gpu=None if config.card == "cpu" else f"{config.CARDS[config.card]}:{order.cards}",
             region=config.region or None,
             cpu=config.cpu_cores,
             memory=config.memory_mib,
@@ -220,37 +187,35 @@ class ModalPlatform:
         )
         return {"sandbox": sandbox.object_id}
 
-    def _find(self, name: str) -> Handle | None:
-        sdk = self._sdk()
+    def _find(self, sdk: ModuleType, name: str) -> Handle | None:
         try:
             sandbox = sdk.Sandbox.from_name(self._config.app, name, **self._where())
         except sdk.exception.NotFoundError:
             return None
         return {"sandbox": sandbox.object_id}
 
-    def _end(self, ident: str) -> Settlement:
-        sdk = self._sdk()
-        try:
-            sandbox = sdk.Sandbox.from_id(ident, self._client)
-            sandbox.terminate()
-            code = sandbox.poll()
-        except sdk.exception.NotFoundError:
-            return Closed("Modal knows no such sandbox")
-        if code is None:
-            return Pending("the sandbox was told to end and has no result yet")
-        return Closed(f"the sandbox has ended with exit code {code}")
-
-    def _running(self, prefix: str) -> list[tuple[str, Handle]]:
-        sdk = self._sdk()
+    def _running(self, sdk: ModuleType, prefix: str) -> list[tuple[str, Handle]]:
         found: list[tuple[str, Handle]] = []
         with suppress(sdk.exception.NotFoundError):  # no such app: nothing was ever launched
-            app_id = self._app(make=False).app_id
+            app_id = self._app(sdk, make=False).app_id
             for sandbox in sdk.Sandbox.list(app_id=app_id, client=self._client):
                 with suppress(sdk.exception.NotFoundError):  # ended since it was listed
                     name = sandbox.get_tags().get(_TAG)
                     if name and name.startswith(prefix):
                         found.append((name, {"sandbox": sandbox.object_id}))
         return found
+
+
+def _end(sdk: ModuleType, ident: str, client: modal.Client | None) -> Settlement:
+    try:
+        sandbox = sdk.Sandbox.from_id(ident, client)
+        sandbox.terminate()
+        code = sandbox.poll()
+    except sdk.exception.NotFoundError:
+        return Closed("Modal knows no such sandbox")
+    if code is None:
+        return Pending("the sandbox was told to end and has no result yet")
+    return Closed(f"the sandbox has ended with exit code {code}")
 
 
 def classify(error: BaseException) -> LaunchFailed | None:

@@ -13,26 +13,24 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from types import ModuleType
-from typing import Annotated, ClassVar, Literal, TypeGuard
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from runners.http import classify_http
 from runners.order import Handle, Order, RentedConfig
-from runners.sdk import ask
+from runners.sdk import SdkPlatform
 from tenure.dispatch.contract import (
     Closed,
     LaunchFailed,
     NoSlots,
     Pending,
     ProtocolError,
-    Quota,
     Rejected,
     Settlement,
     Unreachable,
 )
-from tenure_protocol.clock import Clock
 
 _KEY = "RUNPOD_API_KEY"
 _UNSAFE = re.compile(r"[\"'\\\x00-\x1f\x7f]")
@@ -62,7 +60,10 @@ _WORDS: tuple[tuple[str, type[LaunchFailed]], ...] = (  # the first that is foun
 class RunPodConfig(RentedConfig):
     """Keys of a ``[runners.<name>]`` section with ``kind = "runpod"``."""
 
-    cards: int = Field(1, ge=1, le=8)  # of one pod
+    TITLE: ClassVar[str] = "RunPod"
+    CARDS: ClassVar[Mapping[str, str]] = {**{card: card for card in _CARDS}, "cpu": ""}
+    COUNTS: ClassVar[Sequence[int]] = range(1, 9)
+
     # Has Python 3.11. An image with an ENTRYPOINT must run what it is given as arguments.
     image: str = Field(
         "runpod/pytorch:2.4.0-py3.11-cuda12.4.1-devel-ubuntu22.04", pattern=r"^[\w./:@+-]+$"
@@ -81,44 +82,23 @@ class RunPodConfig(RentedConfig):
     secrets: tuple[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], ...] = Field(
         (), max_length=49
     )
-    grace_s: float = Field(30.0, ge=0)  # in which a new pod may not be listed yet
-
-    @field_validator("cuda_versions", mode="before")
-    @classmethod
-    def _frozen(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _rentable(self) -> RunPodConfig:
-        cards = RunPodPlatform.CARDS
-        if self.card not in cards:
-            near = [card for card in cards if self.card.lower() in card.lower()]
-            near = near or get_close_matches(self.card, cards, 1, 0.0)
-            raise ValueError(
-                f"RunPod has no {self.card!r}; did you mean {near[0]!r}? It has {', '.join(cards)}"
-            )
         if self.card == "cpu" and self.bid_usd_per_h is not None:
             raise ValueError("bid_usd_per_h is for a card, and a pod of card 'cpu' has none")
         return self
 
 
-class RunPodPlatform:
+class RunPodPlatform(SdkPlatform[RunPodConfig, Any]):
     """Pods of the account of ``$RUNPOD_API_KEY``, or else of ``~/.runpod/config.toml``."""
 
     KIND: ClassVar[str] = "runpod"
     EXTRA: ClassVar[str] = "runpod"
     MODULE: ClassVar[str] = "runpod"
     VARIABLES: ClassVar[tuple[str, ...]] = (_KEY,)
-    CARDS: ClassVar[Mapping[str, str]] = {**{card: card for card in _CARDS}, "cpu": ""}
-    BUILDS: ClassVar[bool] = False
     Config: ClassVar[type[RentedConfig]] = RunPodConfig
-
-    def __init__(self, config: RentedConfig, clock: Clock) -> None:
-        assert isinstance(config, RunPodConfig)
-        self._config = config
-        self._clock = clock
-        self._account = ""  # whose pods were listed last
-        self._unlisted: dict[str, float] = {}  # pods created here and not seen yet: since when
+    _account = ""  # whose pods were listed last
 
     def create(self, order: Order) -> Handle:
         """Deploy a pod by one request. Its id is all that is waited for."""
@@ -127,12 +107,14 @@ class RunPodPlatform:
                 raise Rejected("create a pod: an order holds quotes, backslashes or line breaks")
         if not self._account:
             self._pods()
-        data = self._ask("create a pod", lambda mutations, _: self._deployment(order, mutations))
+        data = self._data(
+            "create a pod", lambda mutations, _: self._deployment(order, mutations), True
+        )
         (pod,) = data.values() if len(data) == 1 else (None,)
         if not _has_id(pod):
             raise ProtocolError("create a pod: the answer names no pod")
         ident = str(pod["id"])
-        self._unlisted[ident] = self._clock.monotonic_s()
+        self._newborns.add(ident)
         return self._handle(ident, order.name)
 
     def find(self, name: str) -> Handle | None:
@@ -162,15 +144,9 @@ class RunPodPlatform:
             return Pending(
                 "; ".join([f"RunPod still knows pod {pod} or another of its name", *said])
             )
-        born_s = self._unlisted.get(pod)
-        if born_s is not None and self._clock.monotonic_s() - born_s < self._config.grace_s:
+        if pod in self._newborns:
             return Pending(f"RunPod may not list pod {pod} yet, which is new")
-        self._unlisted.pop(pod, None)
         return Closed(f"RunPod knows no pod {pod}")
-
-    def quota(self) -> Quota | None:
-        """RunPod counts money, not hours."""
-        return None
 
     def ending(self) -> Mapping[str, object]:
         """The pod terminates itself by the key that RunPod gives to it, which is good for itself."""
@@ -194,7 +170,7 @@ class RunPodPlatform:
             mutations.generate_pod_deployment_mutation(
                 order.name,
                 config.image,
-                self.CARDS[config.card] or None,
+                config.CARDS[config.card] or None,
                 config.cloud,
                 support_public_ip=False,
                 start_ssh=False,
@@ -223,7 +199,7 @@ class RunPodPlatform:
 
     def _pods(self) -> list[dict[str, str]]:
         """All pods of the account; there are no pages."""
-        me = self._ask(
+        me = self._data(
             "list the pods",  # and whose they are, which the SDK does not ask for
             lambda _, queries: str(queries.QUERY_POD).replace("myself {", "myself { id", 1),
         ).get("myself")
@@ -233,7 +209,7 @@ class RunPodPlatform:
             raise ProtocolError("list the pods: there is a row without an id")
         self._account = str(me["id"])
         for pod in pods:
-            self._unlisted.pop(str(pod["id"]), None)
+            self._newborns.discard(str(pod["id"]))
         words = ("id", "name", "desiredStatus")
         return [{word: str(pod.get(word)) for word in words} for pod in pods]
 
@@ -242,7 +218,7 @@ class RunPodPlatform:
 
     def _is_known(self, pod: str) -> bool:
         """Whether RunPod knows a pod; ``False`` is proof, unless the pod is too new to be listed."""
-        data = self._ask("look at a pod", lambda _, queries: str(queries.generate_pod_query(pod)))
+        data = self._data("look at a pod", lambda _, queries: str(queries.generate_pod_query(pod)))
         if "pod" in data and data["pod"] is None:
             return False
         if not _has_id(data.get("pod")):
@@ -252,43 +228,45 @@ class RunPodPlatform:
     def _terminate(self, pod: str) -> str:
         """Ask for the end; what went wrong, in words."""
         try:
-            self._ask(
+            self._data(
                 "terminate a pod",
                 lambda mutations, _: str(mutations.generate_pod_terminate_mutation(pod)),
             )
         except LaunchFailed as error:
             return str(error)
-        self._unlisted.pop(pod, None)  # it was there
+        self._newborns.discard(pod)  # it was there
         return ""
 
-    def _ask(self, what: str, text: Callable[[ModuleType, ModuleType], str]) -> dict[str, object]:
+    def _data(
+        self, what: str, text: Callable[[ModuleType, ModuleType], str], sent: bool = False
+    ) -> dict[str, object]:
         """The ``data`` of a query's answer; ``text`` makes the query by two modules of the SDK."""
-        secrets: list[str] = []  # filled by the call, before anything can be said of it
 
-        def call() -> dict[str, object]:
-            from runpod.api.graphql import run_graphql_query
-            from runpod.api.mutations import pods as mutations
-            from runpod.api.queries import pods as queries
+        def call(sdk: Any) -> dict[str, object]:
+            send, mutations, queries = sdk
+            key = _key()
+            self._secrets[:] = [key]
+            return _data(send(text(mutations, queries), api_key=key))
 
-            secrets.append(_key())
-            return _data(run_graphql_query(text(mutations, queries), api_key=secrets[0]))
+        return self._ask(what, call, sent)
 
-        return ask(self._clock, self._config.deadline_s, what, call, classify, secrets)
+    def _open(self) -> Any:
+        from runpod.api.graphql import run_graphql_query
+        from runpod.api.mutations import pods as mutations
+        from runpod.api.queries import pods as queries
 
+        return run_graphql_query, mutations, queries
 
-def classify(error: BaseException) -> LaunchFailed | None:
-    """What an exception of the SDK means; ``None`` for one that is not known."""
-    names = {cls.__name__ for cls in type(error).__mro__}
-    words = f"{type(error).__name__}: {error}"
-    if "AuthenticationError" in names:
-        return Rejected(f"{error} ({_KEY})")
-    if "QueryError" in names:
-        return _meant(words)
-    if names & {"MissingSchema", "InvalidSchema", "InvalidURL"}:
-        return Rejected(f"RUNPOD_API_BASE_URL is no address: {error}")
-    if "RequestException" in names:  # no JSON, too: a proxy's answer, or a page about maintenance
-        return Unreachable(words, sent=not _never_connected(error))
-    return None
+    @staticmethod
+    def _classify(error: BaseException) -> LaunchFailed | None:
+        kind, words = type(error).__name__, f"{type(error).__name__}: {error}"
+        if kind == "AuthenticationError":
+            return Rejected(f"{error} ({_KEY})")
+        if kind == "QueryError":
+            return _meant(words)
+        if kind == "JSONDecodeError":  # a proxy's answer, or a page about maintenance
+            return Unreachable(words, sent=True)
+        return classify_http(error)
 
 
 def _meant(words: str) -> LaunchFailed | None:
@@ -297,13 +275,6 @@ def _meant(words: str) -> LaunchFailed | None:
         if re.search(pattern, words, re.IGNORECASE):
             return Unreachable(words, sent=True) if kind is Unreachable else kind(words)
     return None
-
-
-def _never_connected(error: BaseException) -> bool:
-    """Whether no connection was made, so that nothing was sent."""
-    reason = getattr(error.args[0], "reason", None) if error.args else None
-    names = {cls.__name__ for cls in (*type(error).__mro__, *type(reason).__mro__)}
-    return bool(names & {"ConnectTimeout", "NewConnectionError"})
 
 
 def _data(body: object) -> dict[str, object]:

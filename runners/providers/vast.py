@@ -5,35 +5,30 @@ An instance that was outbid is stopped, and its disk is billed until it is destr
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from runners.http import Answer, classify_answer, classify_http
 from runners.order import Handle, Order, RentedConfig
-from runners.sdk import ask
+from runners.sdk import SdkPlatform, pages
 from tenure.dispatch.contract import (
     Closed,
     LaunchFailed,
     NoSlots,
     Pending,
     ProtocolError,
-    Quota,
     Rejected,
     Settlement,
-    Unreachable,
 )
-from tenure_protocol.clock import Clock
 
-T = TypeVar("T")
 Row = dict[str, Any]  # JSON as the service sends it
 
 _TRIES = 3  # offers: one may be taken between the search and the create
 _LOOKED_AT = 16
-_MOST_PAGES = 400
 _FULL = (
     "no_such_ask", "not available", "no longer available", "currently unavailable",
     "insufficient_credit", "quota_exceeded",
@@ -48,45 +43,7 @@ _GEFORCE = (
 class VastConfig(RentedConfig):
     """Further keys of a ``[runners.<name>]`` section with ``kind = "vast"``."""
 
-    image: str = "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime"  # with bash, base64 and python3
-    disk_gb: float = Field(32.0, ge=8)  # billed until the instance is destroyed
-    interruptible: bool = False  # a bid: somebody else's higher one stops the machine
-    bid_factor: float = Field(1.2, ge=1)  # of the lowest bid that would win now
-    max_usd_per_h: float | None = Field(None, gt=0)  # of the whole machine; no dearer one is rented
-    min_reliability: float = Field(0.95, ge=0, le=1)
-    min_inet_down_mbps: float = Field(100.0, ge=0)
-    min_cuda: float = Field(12.4, ge=0)  # the newest one that the host's driver takes
-    min_driver: str = ""  # of the host, such as "550.54.15"
-    avoid_machines: list[int] = Field(default_factory=list)  # machine_id, as in a receipt's handle
-
-    @field_validator("card")
-    @classmethod
-    def _card(cls, card: str) -> str:
-        if card not in VastPlatform.CARDS:
-            known = sorted(VastPlatform.CARDS)
-            near = max(known, key=lambda name: _alike(card.lower(), name.lower()))
-            raise ValueError(
-                f"Vast has no {card!r}; the nearest is {near!r}, of {', '.join(known)}"
-            )
-        return card
-
-    @field_validator("min_driver")
-    @classmethod
-    def _driver(cls, driver: str) -> str:
-        if driver and not re.fullmatch(r"\d{1,3}(\.\d{1,3}){2}", driver):
-            raise ValueError(f"{driver!r} is no driver version: write three numbers, as 550.54.15")
-        return driver
-
-
-class VastPlatform:
-    """The calls of the SDK ``vastai``; see :class:`runners.order.Platform` for what each must do."""
-
-    KIND: ClassVar[str] = "vast"
-    EXTRA: ClassVar[str] = "vast"
-    MODULE: ClassVar[str] = "vastai"
-    VARIABLES: ClassVar[tuple[str, ...]] = ("VAST_API_KEY", "CONTAINER_API_KEY")
-    BUILDS: ClassVar[bool] = False
-    Config: ClassVar[type[RentedConfig]] = VastConfig
+    TITLE: ClassVar[str] = "Vast"
     CARDS: ClassVar[Mapping[str, str]] = {
         **{f"NVIDIA GeForce RTX {name}": f"RTX {name}" for name in _GEFORCE},
         **{f"NVIDIA GeForce RTX {n} SUPER": f"RTX {n}S" for n in ("4070", "4080")},
@@ -110,11 +67,33 @@ class VastPlatform:
         "Tesla V100-SXM2-32GB": "Tesla V100",
     }
 
-    def __init__(self, config: RentedConfig, clock: Clock) -> None:
-        assert isinstance(config, VastConfig)
-        self._config = config
-        self._clock = clock
-        self._opened: Any = None  # the SDK's client, made when it is first asked for
+    image: str = "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime"  # with bash, base64 and python3
+    disk_gb: float = Field(32.0, ge=8)  # billed until the instance is destroyed
+    interruptible: bool = False  # a bid: somebody else's higher one stops the machine
+    bid_factor: float = Field(1.2, ge=1)  # of the lowest bid that would win now
+    max_usd_per_h: float | None = Field(None, gt=0)  # of the whole machine; no dearer one is rented
+    min_reliability: float = Field(0.95, ge=0, le=1)
+    min_inet_down_mbps: float = Field(100.0, ge=0)
+    min_cuda: float = Field(12.4, ge=0)  # the newest one that the host's driver takes
+    min_driver: str = ""  # of the host, such as "550.54.15"
+    avoid_machines: tuple[int, ...] = ()  # machine_id, as in a receipt's handle
+
+    @field_validator("min_driver")
+    @classmethod
+    def _driver(cls, driver: str) -> str:
+        if driver and not re.fullmatch(r"\d{1,3}(\.\d{1,3}){2}", driver):
+            raise ValueError(f"{driver!r} is no driver version: write three numbers, as 550.54.15")
+        return driver
+
+
+class VastPlatform(SdkPlatform[VastConfig, Any]):
+    """The calls of the SDK ``vastai``; see :class:`runners.order.Platform` for what each must do."""
+
+    KIND: ClassVar[str] = "vast"
+    EXTRA: ClassVar[str] = "vast"
+    MODULE: ClassVar[str] = "vastai"
+    VARIABLES: ClassVar[tuple[str, ...]] = ("VAST_API_KEY", "CONTAINER_API_KEY")
+    Config: ClassVar[type[RentedConfig]] = VastConfig
 
     def create(self, order: Order) -> Handle:
         """Take the cheapest offer that fits, or one of the next two if it was just taken.
@@ -158,10 +137,6 @@ class VastPlatform:
         named = [(str(row.get("label") or ""), row) for row in self._rows({})]
         return [(name, _handle(row, name)) for name, row in named if name.startswith(prefix)]
 
-    def quota(self) -> Quota | None:
-        """Vast sells by credit, not by hours."""
-        return None
-
     def ending(self) -> Mapping[str, object] | None:
         """The instance destroys itself, by the key to itself alone that Vast puts into it."""
         return {
@@ -192,7 +167,7 @@ class VastPlatform:
         if not isinstance(found, list):
             raise ProtocolError("vast search: the offers are no list")
         most = config.max_usd_per_h or float("inf")
-        word = self.CARDS[config.card]
+        word = config.CARDS[config.card]
         fits = [
             row
             for row in found
@@ -206,7 +181,7 @@ class VastPlatform:
     def _query(self) -> Row:
         config = self._config
         query: Row = {
-            "gpu_name": {"eq": self.CARDS[config.card]},
+            "gpu_name": {"eq": config.CARDS[config.card]},
             "num_gpus": {"eq": config.cards},
             "reliability": {"gte": config.min_reliability},
             "inet_down": {"gte": config.min_inet_down_mbps},
@@ -250,63 +225,43 @@ class VastPlatform:
                 raise ProtocolError("the answer to a create holds no new_contract")
             return ident
 
-        return self._ask("create", call, order.packet)
+        return self._ask("create", call, sent=True, hide=[order.packet])
 
     def _rows(self, filters: Row) -> list[Row]:
-        rows: list[Row] = []
         wanted = {"select_filters": filters, "order_by": [{"col": "id", "dir": "asc"}], "limit": 25}
-        for _ in range(_MOST_PAGES):
-            page = self._ask("listing", lambda sdk: _listing(sdk.show_instances_v1(wanted)))
-            rows += page["instances"]
-            wanted["after_token"] = page.get("next_token")
-            if not wanted["after_token"]:
-                return rows
-        raise ProtocolError(f"vast listing: it has not ended after {_MOST_PAGES} pages")
 
-    def _ask(self, what: str, call: Callable[[Any], T], packet: str = "") -> T:
-        def run() -> T:
-            if self._opened is None:
-                self._opened = _open(self._config.deadline_s)
-            return call(self._opened)
+        def page(token: str) -> tuple[list[Row], object]:
+            asked = {**wanted, **({"after_token": token} if token else {})}
+            told = self._ask("listing", lambda sdk: _listing(sdk.show_instances_v1(asked)))
+            return told["instances"], told.get("next_token")
 
-        def secrets() -> Iterator[str]:  # looked at after the call, which may have found the key
-            yield packet
-            yield self._opened.client.api_key if self._opened is not None else ""
+        return list(pages("vast listing", page))
 
-        deadline_s = self._config.deadline_s
+    def _open(self) -> Any:
+        from vastai import VastAI
+
         try:
-            return ask(self._clock, deadline_s, f"vast {what}", run, classify, secrets())
-        except Unreachable as error:  # what else was heard or not, it launched nothing
-            raise Unreachable(str(error), error.sent and what == "create") from None
+            sdk = VastAI(server_url=_server(), retry=1)
+        except RuntimeError:
+            raise Rejected(
+                "no API key of Vast: set VAST_API_KEY, or run: vastai set api-key KEY"
+            ) from None
+        key = sdk.client.api_key = str(sdk.client.api_key).strip()
+        if not re.fullmatch("[!-~]+", key):  # whose failure would repeat the header
+            raise Rejected("the API key of Vast holds characters that no key has; see VAST_API_KEY")
+        self._secrets[:] = [key]
+        sdk.client.timeout = self._config.deadline_s
+        return sdk
+
+    @staticmethod
+    def _classify(error: BaseException) -> LaunchFailed | None:
+        return classify_http(error, _full)
 
 
-def classify(error: BaseException) -> LaunchFailed | None:
-    """What a failure of the SDK means; ``None``: nobody knows, so that it may have been done."""
-    import requests
-    from requests.exceptions import ChunkedEncodingError
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        try:
-            body = error.response.json()
-        except ValueError:
-            body = error.response.text  # 429 is plain text
-        return _refusal(error.response.status_code, body)
-    if isinstance(error, (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)):
-        return Unreachable(f"{type(error).__name__}: {error}", sent=True)
-    return None
-
-
-def _refusal(status: int, body: object) -> LaunchFailed:
-    """The failure that a status and a body stand for. Vast's codes are in ``error`` or in ``msg``."""
-    told = map(body.get, ("error", "msg", "message")) if isinstance(body, dict) else [body]
-    words = f"{status} {': '.join(str(word) for word in told if word)}"
-    if status >= 500:
-        return Unreachable(words, sent=True)
-    if isinstance(body, dict) and any(word in words.lower() for word in _FULL):
-        return NoSlots(words)
-    if status == 429:
-        return Unreachable(words, sent=False)
-    return Rejected(words)
+def _full(answer: Answer) -> LaunchFailed | None:
+    """No place, no credit or no more searches; a page of somebody else's may hold such words as well."""
+    full = answer.told and any(word in answer.words.lower() for word in _FULL)
+    return NoSlots(answer.words) if full else None
 
 
 def _said(answer: object) -> Row:
@@ -314,7 +269,8 @@ def _said(answer: object) -> Row:
     if not isinstance(answer, dict):
         raise ProtocolError(f"the answer is no mapping, but {type(answer).__name__}")
     if answer.get("success", True) is not True:
-        raise _refusal(200, answer)
+        refused = Answer.of(200, answer)
+        raise classify_answer(refused, _full) or Rejected(refused.words)
     return answer
 
 
@@ -331,24 +287,18 @@ def _listing(answer: object) -> Row:
 
 def _destroyed(sdk: Any, ident: int) -> bool:
     """Ask for the end of an instance; whether there is none. A 404 in HTML is not the service's."""
-    from requests.exceptions import HTTPError
-
     try:
         said = _said(sdk.destroy_instance(ident))
-    except HTTPError as error:
-        answer = error.response
-        if answer is not None and answer.status_code == 404 and isinstance(answer.json(), dict):
+    except Exception as error:
+        answer = Answer.to(error)
+        if answer is None or answer.status != 404:
+            raise
+        if answer.told:
             return True
-        raise
+        raise ProtocolError(f"{answer.words}, and not from Vast") from None
     if "success" not in said:
         raise ProtocolError("the answer to a destroy does not say that it succeeded")
     return False
-
-
-def _alike(one: str, other: str) -> tuple[int, float]:
-    """How near two names of cards are: by the words that they share, then by their letters."""
-    shared = {*one.split()} & {*other.split()} - {"nvidia"}
-    return len(shared), difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _handle(row: Row, name: str) -> Handle:
@@ -358,19 +308,3 @@ def _handle(row: Row, name: str) -> Handle:
 
 def _server() -> str:
     return (os.environ.get("VAST_URL") or "https://console.vast.ai").rstrip("/")
-
-
-def _open(deadline_s: float) -> Any:
-    from vastai import VastAI
-
-    try:
-        sdk = VastAI(server_url=_server(), retry=1)
-    except RuntimeError:
-        raise Rejected(
-            "no API key of Vast: set VAST_API_KEY, or run: vastai set api-key KEY"
-        ) from None
-    sdk.client.api_key = str(sdk.client.api_key).strip()
-    if not re.fullmatch("[!-~]+", sdk.client.api_key):  # whose failure would repeat the header
-        raise Rejected("the API key of Vast holds characters that no key has; see VAST_API_KEY")
-    sdk.client.timeout = deadline_s
-    return sdk

@@ -22,6 +22,7 @@ from tenure_protocol.store.api import Store
 from tenure_worker.claim import read_spec
 
 _EVERY_S = 0.5
+_ANSWER_S = 60.0  # for platforms to tell what they still run, once nothing is left to do
 _SHOWN_CHARS = 10  # of an id
 _NAMED = 6  # jobs in one sentence
 _NUMBER = re.compile(r"\d+")
@@ -36,7 +37,8 @@ def dispatch(
         bool,
         typer.Option(
             "--until-done",
-            help="End once no job is open and no bill either; with 1 if a job has no result.",
+            help="End once no job is open, no bill either, and no machine runs without one; with 1 "
+            "if a job has no result.",
         ),
     ] = False,
     config: Config = None,
@@ -46,6 +48,7 @@ def dispatch(
     dispatcher = build_dispatcher(place.settings, place.store)
     story = Story(dispatcher)
     end_s = None if for_s is None else SYSTEM.monotonic_s() + for_s
+    last = _LastSweep(dispatcher, story)
     dispatcher.keep_watching()
     try:
         while True:
@@ -54,7 +57,7 @@ def dispatch(
             if once:
                 _answered(tick, place.store.url)
                 return
-            if until_done and _nothing_left(dispatcher):
+            if until_done and last.over():
                 _demand_results(dispatcher, place.store)
                 return
             if end_s is not None and SYSTEM.monotonic_s() >= end_s:
@@ -63,7 +66,35 @@ def dispatch(
     finally:
         dispatcher.stop_watching()
     if until_done:
-        raise Blocked(f"jobs or bills are still open after {for_s:g} s; `tenure status` lists them")
+        raise Blocked(
+            f"jobs, bills or machines are still open after {for_s:g} s; `tenure status` lists them"
+        )
+
+
+class _LastSweep:
+    """Whether everything is over, the machines that nobody keeps a bill of too.
+
+    Not ``Dispatcher.drain``: a job that is stopped by a corrupt object keeps its bill open, and what a
+    person has to mend is nothing to wait for.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, story: Story) -> None:
+        self._dispatcher = dispatcher
+        self._story = story
+        self._began_s: float | None = None
+
+    def over(self) -> bool:
+        """Looked at after each round: rounds end what the sweep has found, and ask again."""
+        sweeper = self._dispatcher.sweeper
+        if not _nothing_left(self._dispatcher):
+            self._began_s = None
+            return False
+        if self._began_s is None:
+            sweeper.sweep(at_once=True)
+            self._story.tell(Tick((), dict(sweeper.troubles)))
+            self._began_s = SYSTEM.monotonic_s()
+        silent = SYSTEM.monotonic_s() - self._began_s >= _ANSWER_S  # a runner that does not tell
+        return sweeper.clean or (silent and not sweeper.orphans)
 
 
 class Story:
@@ -83,7 +114,7 @@ class Story:
             if action.job in tick.unmade and isinstance(action, Launch):
                 words = f"not launched on {action.rung}: {tick.unmade[action.job]}"
             if self._new(f"{action.job} {bill}", words):
-                typer.echo(f"{action.job[:_SHOWN_CHARS]}  {words}")
+                typer.echo(screen.plain(f"{action.job[:_SHOWN_CHARS]}  {words}"))
         for key, trouble in tick.troubles.items():
             if self._new(key, trouble):
                 screen.warn(trouble if key in trouble else f"{key}: {trouble}")

@@ -64,7 +64,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
             runner = kind(name, section.extra, site)
             capacity = kind.capacity(section.extra)
         except (UsageError, ValueError) as error:
-            yield Finding(about, False, str(error))
+            yield Finding(about, False, str(settings.error(("runners", name), str(error))))
             continue
         cards = f" of {capacity.cards} x {capacity.card}" if capacity.card else ""
         yield Finding(about, True, f"{section.kind}, {capacity.launches} at once{cards}; {used}")

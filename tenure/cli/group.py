@@ -21,6 +21,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
+from tenure.cli.plain import plain
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.store.api import StoreSilent, StoreUnusable
@@ -85,7 +86,7 @@ class CommandGroup(TyperGroup):
             code = exit_code(error)
             if code is None:
                 raise
-            print(f"tenure: {error}", file=sys.stderr)
+            print(plain(f"tenure: {error}"), file=sys.stderr)
             raise SystemExit(code) from None
 
 

@@ -40,7 +40,7 @@ def release(
     found = open_job(config, job)
     bill, closed = _bill(found, launch)
     if closed:
-        typer.echo(f"the bill of launch {bill.launch} is closed already: {closed}")
+        typer.echo(screen.plain(f"the bill of launch {bill.launch} is closed already: {closed}"))
         return
     _ask(_warning(found, bill), yes)
     rungs = [bill.rung] if bill.rung in found.place.settings.rungs else []
@@ -57,7 +57,8 @@ def release(
     bound = ""
     if isinstance(settlement, Bounded):
         bound = " (nothing can be done, the platform ends it by itself)"
-    typer.echo(f"launch {bill.launch} of job {bill.job}: {settlement.reason}{bound}")
+    words = f"launch {bill.launch} of job {bill.job}: {settlement.reason}{bound}"
+    typer.echo(screen.plain(words))
 
 
 def _bill(found: OneJob, launch: int | None) -> tuple[Bill, str | None]:
@@ -80,7 +81,7 @@ def _bill(found: OneJob, launch: int | None) -> tuple[Bill, str | None]:
             bill.intent = load(Intent, body.body, key)
         elif key == keys.receipt(found.id, number):
             bill.receipt = load(LaunchReceipt, body.body, key)
-        else:
+        elif key.startswith(f"{keys.launch(found.id, number)}settlement-"):
             record = load(SettlementRecord, body.body, key)
             if record.outcome == "closed":
                 return bill, record.reason
@@ -134,7 +135,7 @@ def _afterwards(w: Witness | None) -> str:
 
 def _ask(warning: str, yes: bool) -> None:
     """Show what will happen and let the person decide. Raises UsageError, or Blocked for a no."""
-    typer.echo(warning, err=True)
+    typer.echo(screen.plain(warning), err=True)
     if yes:
         return
     if not _on_terminal():

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tenure.cli.plain import plain as plain
+
 COLOURS = {
     "held": "green",
     "finished": "green",
@@ -30,7 +32,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
         made.add_column(name, no_wrap=True)
     made.add_column(columns[-1], overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell, COLOURS.get(cell, "")) for cell in row))
+        made.add_row(*(Text(plain(cell), COLOURS.get(cell, "")) for cell in row))
     return made
 
 
@@ -39,7 +41,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         Console().print(table(columns, rows))
         return
-    lines = [list(columns), *(list(row) for row in rows)]
+    lines = [list(columns), *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
@@ -58,4 +60,4 @@ def working(words: str) -> Iterator[None]:
 
 def warn(words: str) -> None:
     """One line on standard error."""
-    print(f"tenure: {words}", file=sys.stderr)
+    print(f"tenure: {plain(words)}", file=sys.stderr)

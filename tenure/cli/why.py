@@ -51,11 +51,11 @@ def why(job: JobName, as_json: Json = False, config: Config = None) -> None:
     if as_json:
         typer.echo(json.dumps(vars(answer)))
         return
-    typer.echo(f"{answer.job}: {answer.action}")
+    typer.echo(screen.plain(f"{answer.job}: {answer.action}"))
     for line in answer.reason.splitlines():
-        typer.echo(f"  {line}")
+        typer.echo(screen.plain(f"  {line}"))
     for name, value in answer.numbers.items():
-        typer.echo(f"    {name} = {value}")
+        typer.echo(screen.plain(f"    {name} = {value}"))
 
 
 def explain(place: Workplace, job: str) -> Answer:

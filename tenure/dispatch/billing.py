@@ -85,7 +85,12 @@ class Billing:
         try:
             settlement = rung.runner.release(receipt)
         except Exception as error:  # a failure of the platform, or a bug of a plug-in
-            return Pending(f"{type(error).__name__}: {error}")
+            settlement = Pending(f"{type(error).__name__}: {error}")
+        if isinstance(settlement, Pending) and made is None and all(b.failed for b in aboard):
+            # Else whoever cannot sign in there, and was refused for that, would owe it for ever. Should
+            # there be a machine all the same, the sweep finds it without a bill and ends it.
+            words = f"the launch was refused, so there is nothing to end ({settlement.reason})"
+            return Closed(words, 0.0)
         for each in aboard:  # of what never was, there is nothing to wait for
             each.worked = each.worked or not (isinstance(settlement, Closed) or each.failed)
         return settlement

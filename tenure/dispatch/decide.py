@@ -20,12 +20,34 @@ from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
 
 #: Short attempts in a row without a milestone, or launches in a row without a claim, that end a job.
+#: The latter only once each rung that it may run on has had its turn.
 FRUITLESS_BUDGET = 6
 #: A snapshot that one worker could not read may be that machine's fault; two make it the snapshot's.
 UNREADABLE_BUDGET = 2
+#: Rejections in a row on one rung after which the job does not go there any more.
 REJECTED_BUDGET = 5
+#: A job whose witness is none can neither be held nor finish; a machine that it has is ended after this.
+BROKEN_GRACE_S = 600.0
+#: How many claim windows long a rung is passed over on which a launch was never claimed.
+PASSED_OVER = 2.0
 
 Evidence = Literal["none", "vacant", "failed"]
+
+
+@dataclass(frozen=True)
+class NoShows:
+    """Launches of one job in a row on one rung that were made and never claimed it."""
+
+    count: int
+    until_s: float  # monotonic; so long only rungs with fewer of them are tried
+
+    @classmethod
+    def one_more(
+        cls, before: NoShows | None, age_s: float, window_s: float, now_s: float
+    ) -> NoShows:
+        """With the launch that was announced ``age_s`` ago and had ``window_s`` to claim."""
+        lapsed_at_s = now_s - max(0.0, age_s - window_s)
+        return cls((before.count if before else 0) + 1, lapsed_at_s + PASSED_OVER * window_s)
 
 
 @dataclass(frozen=True)
@@ -45,10 +67,14 @@ class JobView:
     watched: Watched = Watched(0.0, 0.0)
     silent: str | None = None  # the store did not answer for its prefix
     broken: str | None = None  # a corrupt object, named with its key
+    broken_for_s: float = 0.0  # how long its witness has been none; 0 where something else is
     failed_launch: int = 0  # newest launch known to have failed or refused
     excluded: Mapping[str, str] = field(default_factory=dict)  # rung: why this job cannot run there
     rejections: int = 0
-    unclaimed: int = 0  # launches in a row that never claimed within their window
+    unclaimed: int = 0  # launches in a row that never claimed within their window, on any rung
+    no_shows: Mapping[str, NoShows] = field(default_factory=dict)  # by rung, of launches before
+    rejected: Mapping[str, int] = field(default_factory=dict)  # launches in a row, by rung
+    launched_on: str = ""  # the rung of a launch whose claim window is over
     strikes: int = 0  # attempts in a row that were lost early, without a milestone
     not_before_s: float = 0.0  # monotonic; when it may be launched again
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
@@ -245,17 +271,19 @@ def _named(launches: tuple[tuple[str, int], ...]) -> str:
     return f"launch {launch} of job {job}{others}"
 
 
-def _count(number: int, noun: str) -> str:
+def _count(number: int, noun: str, plural: str = "") -> str:
     """A number of things.
 
-    >>> _count(1, "card"), _count(2, "card")
-    ('1 card', '2 cards')
+    >>> _count(1, "card"), _count(2, "card"), _count(2, "launch", "launches")
+    ('1 card', '2 cards', '2 launches')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
     """Why nothing can come of a launch any more, or ``None`` while something may."""
+    if view and view.broken and view.broken_for_s >= BROKEN_GRACE_S:  # nobody can hold or finish it
+        return f"the job is stopped: {view.broken}"
     if view is None or view.silent or view.broken or view.witness is None:
         return None
     w = view.witness
@@ -284,6 +312,10 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
         return [(TakeAway(view.job, w.asked.by, w.asked.what == "pause"), refused)]
     if evidence is None:
         return [(Wait(view.job), why)]
+    if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:
+        before = view.no_shows.get(view.launched_on)
+        this_one = NoShows.one_more(before, view.age_s, w.launch.window_s, now_s)
+        view = replace(view, no_shows={**view.no_shows, view.launched_on: this_one})
     if over := _over(view, snapshot):
         return [(Cancel(view.job), over)]
     if view.not_before_s > now_s:
@@ -342,11 +374,9 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
         return (
             f"{view.strikes} attempts in a row were lost early, without a milestone; last: {last}"
         )
-    if view.unclaimed >= FRUITLESS_BUDGET:
+    if view.unclaimed >= FRUITLESS_BUDGET and not _untried(view, snapshot):
         last = f"; last: {view.ended}" if view.ended else ""
         return f"{view.unclaimed} launches in a row never claimed it{last}"
-    if view.rejections >= REJECTED_BUDGET:
-        return f"{view.rejections} launches were rejected"
     if any(name not in snapshot.rungs for name in view.rungs):
         return None  # a dispatcher that has those rungs may still run it
     excluded = {name: _excluded(view, name, snapshot) for name in view.rungs}
@@ -354,6 +384,12 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
         reasons = "; ".join(f"{name}: {why}" for name, why in excluded.items())
         return f"no allowed rung ({reasons or 'its plan names none'})"
     return None
+
+
+def _untried(view: JobView, snapshot: Snapshot) -> list[str]:
+    """The rungs that may claim where others have not, if there are several to choose from."""
+    usable = [name for name in view.rungs if not _excluded(view, name, snapshot)]
+    return [name for name in usable if name not in view.no_shows] if len(usable) > 1 else []
 
 
 def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
@@ -370,19 +406,32 @@ def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
 
 
 def _rung(view: JobView, this: _Round) -> tuple[str | None, str, bool]:
-    """The first rung of the ladder that has room; or why none has, and whether slots are missing."""
+    """The first rung of the ladder that has room; or why none has, and whether slots are missing.
+
+    One on which launches of this job were rejected or never claimed comes after those with fewer of
+    them. The latter is passed over for a while as long as there are such, since each try costs a
+    window: nobody knows whether its machines start at all.
+    """
     snapshot, now_s = this.snapshot, this.now_s
     if snapshot.unseen:
         return None, snapshot.unseen, False
-    waits, full = [], False
+    usable, waits, full = [], [], False
     for name in view.rungs:
         if why := _excluded(view, name, snapshot):
             waits.append(f"rung {name} is out: {why}")
-            continue
-        rung = snapshot.rungs[name]
+        else:
+            usable.append(name)
+    fewest = min((_missed(view, name) for name in usable), default=0)
+    for name in sorted(usable, key=lambda name: _missed(view, name) + view.rejected.get(name, 0)):
+        rung, missed = snapshot.rungs[name], view.no_shows.get(name)
         if rung.parked_until_s > now_s:
             waits.append(
                 f"rung {name} is parked for {rung.parked_until_s - now_s:.0f} s ({rung.parked_for})"
+            )
+        elif missed and missed.count > fewest and missed.until_s > now_s:
+            waits.append(
+                f"rung {name} is passed over for {missed.until_s - now_s:.0f} s "
+                f"({_count(missed.count, 'launch', 'launches')} in a row never claimed it there)"
             )
         elif not this.filling[name].has_room(view.cards):
             waits.append(_no_room(rung, snapshot))
@@ -390,6 +439,11 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, bool]:
         else:
             return name, "", False
     return None, ", ".join(waits), full
+
+
+def _missed(view: JobView, name: str) -> int:
+    missed = view.no_shows.get(name)
+    return missed.count if missed else 0
 
 
 def _no_room(rung: RungView, snapshot: Snapshot) -> str:

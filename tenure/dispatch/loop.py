@@ -41,6 +41,8 @@ WATCH_EVERY_S = 1.0
 _NO_SLOTS_PARK_S = 15.0
 _FIRST_BACKOFF_S = 5.0
 _LONGEST_BACKOFF_S = 600.0
+_REJECTED_PARK_S = 60.0
+_SLOW_S = 5.0  # a release that takes longer keeps others of its runner out of the round
 
 
 @dataclass
@@ -103,6 +105,8 @@ class Dispatcher:
         }
         self._watching: list[bool] = []  # emptied to end the thread it was made for
         self._lock = RLock()  # one round at a time: Dagster may cut a tick and begin another
+        self._slow: set[str] = set()  # runners that let this round wait
+        self._no_answer: set[str] = set()  # rungs that were silent or full in this round
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
         self.world = World(store, clock)
@@ -154,6 +158,9 @@ class Dispatcher:
             return self._told(decide.decide(self.snapshot(), self._clock.monotonic_s()))
 
     def _observe(self) -> None:
+        """A round begins."""
+        self._slow.clear()
+        self._no_answer.clear()
         self.world.observe()
         if self._knowing:
             self._note_ends()
@@ -298,6 +305,9 @@ class Dispatcher:
         launched, in words, by job.
         """
         rung = self.rungs[pack[0][0].rung]
+        if rung.name in self._no_answer:
+            words = f"rung {rung.name} has just been parked ({self._parked[rung.name].reason})"
+            return {action.job: words for action, _ in pack}
         reserved, unmade = [], {}
         for action, reason in pack:
             got = self._reserve(action, rung, reason)
@@ -316,7 +326,9 @@ class Dispatcher:
         if stored is None:
             return "its witness changed or could not be read; decided anew"
         # a window that ran out again and again was too short for what goes on there
-        window_s = rung.capacity.window_s * 2.0**memory.unclaimed
+        missed = memory.no_shows.get(rung.name)
+        doubled = min(missed.count, decide.FRUITLESS_BUDGET) if missed else 0
+        window_s = rung.capacity.window_s * 2.0**doubled
         event = Reserve(rung.runner_name, window_s, self.name, action.evidence)
         key = keys.witness(memory.experiment, memory.job)
         outcome = change(self._store, key, memory.job, stored, event, self._clock)
@@ -328,8 +340,9 @@ class Dispatcher:
             return outcome.reason
         if not isinstance(outcome, Applied):
             return "somebody else wrote its witness; decided anew"
-        if action.evidence == "vacant" and stored.witness and stored.witness.phase == "expected":
-            memory.unclaimed += 1
+        w = stored.witness
+        if action.evidence == "vacant" and w and w.phase == "expected":
+            self.world.note_no_show(memory, w)
         self.world.adopt(memory, outcome.witness, outcome.etag)
         return _Reserved(memory, memory.spec, outcome.witness.launched, reason)
 
@@ -384,7 +397,8 @@ class Dispatcher:
             return unmade | self._failed_pack(made, rung, Unreachable(words, sent=True))
         self._parked[rung.name] = _Parking()
         together = tuple(job.job_id for job in jobs)
-        for _, bill in made:
+        for each, bill in made:
+            each.memory.rejected.pop(rung.name, None)
             self._keep_receipt(bill, receipt, together)
         return unmade
 
@@ -481,6 +495,10 @@ class Dispatcher:
         backoff_s = min(_FIRST_BACKOFF_S * 2.0 ** (parking.failures - 1), _LONGEST_BACKOFF_S)
         if isinstance(error, NoSlots):
             backoff_s = max(_NO_SLOTS_PARK_S, backoff_s)
+        if isinstance(error, (NoSlots, Unreachable)):
+            self._no_answer.add(rung.name)  # the other jobs of this round would hear the same
+        elif isinstance(error, Rejected):
+            backoff_s = min(backoff_s, _REJECTED_PARK_S)  # it may be about these jobs alone
         parking.until_s = self._clock.monotonic_s() + backoff_s
         parking.reason = f"{type(error).__name__}: {error}"
         for each, bill in made:
@@ -500,10 +518,16 @@ class Dispatcher:
             known = isinstance(error, Unreachable) and not error.sent
         if known:
             memory.failed_launch = max(memory.failed_launch, launch)
-        if isinstance(error, ProtocolError):
+        # A job with work behind it is never ended for a platform's sake: a person may mend a key.
+        ends = memory.witness is None or memory.witness.pointer is None
+        if isinstance(error, ProtocolError) and ends:
             memory.excluded[rung.name] = f"protocol error: {error}"
         elif isinstance(error, Rejected):
             memory.rejections += 1
+            times = memory.rejected[rung.name] = memory.rejected.get(rung.name, 0) + 1
+            if times >= decide.REJECTED_BUDGET and ends:
+                words = f"{times} launches in a row were rejected there; last: {error}"
+                memory.excluded[rung.name] = words
 
     def _write(self, job: str, event: Cancel | Revoke) -> None:
         """Change a witness, if it still is what the decision was made from."""
@@ -516,17 +540,30 @@ class Dispatcher:
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:
         """Close the bills of one machine, if everything about it still is as it was decided from."""
         bill = self.world.bills.get((action.job, action.launch))
-        if bill is None or self._clock.monotonic_s() < bill.retry_at_s:
+        began_s = self._clock.monotonic_s()
+        if bill is None or began_s < bill.retry_at_s:
             return  # settled with another launch of its machine
+        runner = bill.intent.runner if bill.intent else ""
+        if runner in self._slow:
+            return  # it has just let us wait: the others' turn comes first
         try:
-            for each in self._billing.aboard(bill):
-                memory = self.world.jobs.get(each.job)
-                open_here = (each.job, each.launch) in self.world.bills
-                if not open_here or memory is None or self._reread(memory) is None:
-                    return  # decided anew from what is there: it may hold the job again
-            self._billing.close(bill, reason)
+            if all(self._may_end(each) for each in self._billing.aboard(bill)):
+                self._billing.close(bill, reason)
         except StoreSilent as error:
             self.world.troubles[keys.unsettled(bill.job, bill.launch)] = str(error)
+        if self._clock.monotonic_s() - began_s > _SLOW_S:
+            self._slow.add(runner)
+
+    def _may_end(self, bill: Bill) -> bool:
+        """Whether a launch's machine may end, by a body read just now.
+
+        Either that is the body it was decided from, or nothing can come of the launch by it either: a
+        holder elsewhere may have renewed while a platform let us wait.
+        """
+        memory = self.world.jobs.get(bill.job)
+        if memory is None or (bill.job, bill.launch) not in self.world.bills:
+            return False
+        return self._reread(memory) is not None or self.world.bill_over(bill) is not None
 
     def close(self, bill: Bill, reason: str) -> Settlement:
         """Settle the machine of one bill, and keep what came of it for all that were launched on it.

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tenure.dispatch.contract import Closed, ListsItsOwn, Pending, Receipt, Runner, Settlement
+from tenure.dispatch.contract import (
+    Closed,
+    ListsItsOwn,
+    Pending,
+    Receipt,
+    Rejected,
+    Runner,
+    Settlement,
+)
 from tenure.dispatch.ladder import Rung, launch_name, name_prefix
 from tenure.dispatch.world import World
 from tenure_protocol.clock import Clock
@@ -24,6 +32,7 @@ class _Beat:
     pause_s: float = _FIRST_PAUSE_S
     orphans: dict[str, Receipt] = field(default_factory=dict)  # not known to have ended, by name
     failed: bool = False  # the last look
+    refused: bool = False  # at the last look: without its SDK or credentials it will not tell soon
 
 
 class Sweeper:
@@ -58,8 +67,12 @@ class Sweeper:
 
     @property
     def clean(self) -> bool:
-        """Whether every runner has told at the last look that nothing runs without an open bill."""
-        return not any(beat.failed or beat.orphans for beat in self._beats.values())
+        """Whether every runner has told at the last look that nothing runs without an open bill.
+
+        One that refuses to tell is a trouble in words, and nothing to wait for.
+        """
+        beats = self._beats.values()
+        return not any((beat.failed and not beat.refused) or beat.orphans for beat in beats)
 
     @property
     def orphans(self) -> list[str]:
@@ -81,9 +94,11 @@ class Sweeper:
     def _look(self, name: str, beat: _Beat) -> bool:
         """Ask one runner, and end what is nobody's; whether both answers were there."""
         key = f"runner {name}"
+        beat.refused = False
         try:
             listed = list(beat.lister.running(self._prefix))
         except Exception as error:  # a failure of the platform, or a bug of a plug-in
+            beat.refused = isinstance(error, Rejected)
             words = f"{type(error).__name__}: {error}"
             self.troubles[key] = f"it does not tell what it still runs for us ({words})"
             return False

@@ -7,13 +7,13 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import cycle
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from threading import RLock
 
-from tenure.dispatch.decide import BillView, JobView
+from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import Corrupt
+from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Stored
 from tenure_protocol.lease.machine import SLACK_S, Watched
@@ -42,6 +42,8 @@ EARLY_S = 1800.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 #: Rows of one LIST.
 PAGE = 1000
+_MOST_REFUSALS = 20  # read of one launch
+_MOST_WITNESS_BYTES = 1 << 16  # a result has 4 KiB at most, a reason 2,000 characters
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,14 @@ class JobMemory:
     young_reads: int = 0
     broken: str | None = None
     broken_etag: str = ""
+    broken_s: float | None = None  # since when its witness is no witness any more
     failed_launch: int = 0
     excluded: dict[str, str] = field(default_factory=dict)
     rejections: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)  # in a row, by rung
     unclaimed: int = 0
+    no_shows: dict[str, NoShows] = field(default_factory=dict)  # by rung
+    launched_on: tuple[int, str] = (0, "")  # a launch whose claim window is over, and its rung
     strikes: int = 0
     unreadable: int = 0
     since_s: float = 0.0  # when this dispatcher first saw the attempt that holds it
@@ -216,20 +222,22 @@ class World:
             return Stored(None, "")
         memory.etag, memory.age_s = found.etag, found.age_s
         try:
-            witness = Witness.decode(found.body, key)
+            witness = _decoded(memory, found.body, key)
         except Corrupt as error:
             memory.broken, memory.broken_etag = str(error), found.etag
+            if memory.broken_s is None and not isinstance(error, NewerProtocol):
+                memory.broken_s = self._clock.monotonic_s()
             self.troubles[key] = str(error)
             return None
         self._took(memory, witness)
-        memory.broken, memory.broken_etag = None, ""
+        memory.broken, memory.broken_etag, memory.broken_s = None, "", None
         memory.read_etag = found.etag
         self.troubles.pop(key, None)
         return Stored(witness, found.etag, found.age_s)
 
     def _took(self, memory: JobMemory, witness: Witness) -> None:
         old = memory.witness
-        memory.witness = witness
+        memory.witness = _lawful(witness, memory.spec)
         memory.residue = witness.residue
         if old is not None:
             self._count_losses(memory, old, witness)
@@ -239,6 +247,8 @@ class World:
         memory.took_s = self._clock.monotonic_s()
         if witness.phase == "held":
             memory.unclaimed = 0
+            if memory.no_shows and witness.holder:
+                memory.no_shows.pop(self.rung_of(memory.job, witness.holder.launch) or "", None)
         launch = witness.holder.launch if witness.holder else witness.launched
         if witness.phase in ("held", "released", "finished") and (memory.job, launch) in self.bills:
             self.bills[memory.job, launch].worked = True
@@ -264,7 +274,8 @@ class World:
         last = new.attempt - 1 if new.phase == "held" else new.attempt
         if new.phase in ("revoked", *FINAL) or new.asked or old.asked:
             return
-        for attempt in range(first, last + 1):
+        # A rented machine may write any number into its witness: beyond the budget none is counted.
+        for attempt in range(max(first, last - FRUITLESS_BUDGET), last + 1):
             # an attempt that began and ended between two reads lived no longer than between them
             since_s = memory.since_s if attempt == old.attempt else memory.took_s
             lived_s = self._clock.monotonic_s() - since_s
@@ -277,6 +288,24 @@ class World:
         if new.phase == "released" and first <= last:
             unreadable = new.exit_code == exits.PROTOCOL
             memory.unreadable = memory.unreadable + 1 if unreadable else 0
+
+    def note_no_show(self, memory: JobMemory, expected: Witness) -> None:
+        """A launch did not claim within its window, and another one takes its place."""
+        memory.unclaimed += 1
+        launch, rung = memory.launched_on
+        if expected.launch and rung and launch == expected.launched:
+            before, window_s = memory.no_shows.get(rung), expected.launch.window_s
+            now_s = self._clock.monotonic_s()
+            memory.no_shows[rung] = NoShows.one_more(before, memory.age_s, window_s, now_s)
+
+    def _launched_on(self, memory: JobMemory) -> str:
+        """The rung of a launch that has not claimed in time; '' while nothing depends on it."""
+        w = memory.witness
+        if w is None or w.phase != "expected" or not w.launch or memory.age_s < w.launch.window_s:
+            return ""
+        if memory.launched_on[0] != w.launched and (rung := self.rung_of(memory.job, w.launched)):
+            memory.launched_on = w.launched, rung
+        return memory.launched_on[1] if memory.launched_on[0] == w.launched else ""
 
     def adopt(self, memory: JobMemory, witness: Witness, etag: str) -> None:
         """Remember a body that this dispatcher has just written."""
@@ -309,6 +338,8 @@ class World:
     def _read_spec(self, memory: JobMemory) -> None:
         try:
             memory.spec = read_spec(self._store, memory.job)
+            if memory.witness:
+                memory.witness = _lawful(memory.witness, memory.spec)
         except StoreSilent:
             return
         except Corrupt as error:
@@ -317,7 +348,8 @@ class World:
 
     def _read_refusals(self, memory: JobMemory, launch: int) -> None:
         try:
-            for row in self._store.list(f"{keys.refusals(memory.job)}{launch:05d}-"):
+            rows = self._store.list(f"{keys.refusals(memory.job)}{launch:05d}-")
+            for row in islice(rows, _MOST_REFUSALS):  # one says it; a machine may write thousands
                 found = self._store.read(row.key)
                 if isinstance(found, Missing):
                     continue
@@ -499,16 +531,27 @@ class World:
             watched=Watched(0.0, 0.0) if unread else self.watched(m),
             silent=self._silent.get(m.experiment),
             broken=m.broken,
+            broken_for_s=0.0 if m.broken_s is None else self._clock.monotonic_s() - m.broken_s,
             failed_launch=m.failed_launch,
             excluded=dict(m.excluded),
             rejections=m.rejections,
             unclaimed=m.unclaimed,
+            no_shows=dict(m.no_shows),
+            rejected=dict(m.rejected),
+            launched_on=self._launched_on(m),
             strikes=m.strikes,
             unreadable=m.unreadable,
             ended=m.ended,
             not_before_s=m.not_before_s,
             asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )
+
+    def bill_over(self, bill: Bill) -> str | None:
+        """Why nothing can come of a launch, by the body that was read last; ``None`` if it may."""
+        with self._lock:
+            memory = self.jobs.get(bill.job)
+            view = self._view(memory) if memory else None
+        return bill_is_over(BillView(bill.job, bill.launch, bill.rung), view)
 
     def bill_views(self) -> tuple[BillView, ...]:
         """Every open bill as :func:`decide` wants it."""
@@ -524,3 +567,22 @@ class World:
                 )
                 for bill in self.bills.values()
             )
+
+
+def _decoded(memory: JobMemory, body: bytes, key: str) -> Witness:
+    """The witness of a body. Raises Corrupt also for what no worker of ours can have written."""
+    if len(body) > _MOST_WITNESS_BYTES:
+        raise Corrupt(f"it has {len(body)} bytes", key)
+    witness = Witness.decode(body, key)
+    if memory.witness and memory.final and witness.phase != memory.witness.phase:
+        raise Corrupt(f"it was {memory.witness.phase}, and is {witness.phase} now", key)
+    return witness
+
+
+def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
+    """A witness with the longest silence that its job allows: a rented machine may write any."""
+    if spec is None or w.silence_allowed_s <= spec.max_silence_s:
+        return w
+    most_s = spec.max_silence_s
+    told = w.announced and replace(w.announced, silence_s=min(w.announced.silence_s, most_s))
+    return replace(w, silence_s=min(w.silence_s, most_s), announced=told)

@@ -82,19 +82,30 @@ def closed(one: ModalPlatform, handle: Handle) -> None:
     until(lambda: isinstance(one.end(handle), Closed))
 
 
+def made(one: ModalPlatform, what: Order) -> Handle:
+    """What a runner gets: a handle, or what bears the name when an answer was lost."""
+    try:
+        return one.create(what)
+    except Unreachable as error:
+        assert error.sent
+        found = one.find(what.name)
+        assert found is not None, error
+        return found
+
+
 # ------------------------------------------------------------------------------------ configuration
 
 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"card": "T4"}, "(perhaps 'Tesla T4'); it has: cpu, Tesla T4, NVIDIA L4"),
-        ({"card": "NVIDIA T4"}, "perhaps 'Tesla T4'"),
-        ({"card": "H100"}, "perhaps 'NVIDIA H100 80GB HBM3'"),
-        ({"card": "NVIDIA A100 80GB PCIe"}, "perhaps 'NVIDIA A100-SXM4-80GB'"),
-        ({"card": "NVIDIA A10", "cards": 5}, "at most 4 of NVIDIA A10"),
-        ({"card": T4, "cards": 9}, "at most 8 of Tesla T4"),
-        ({"card": "cpu", "cards": 2}, "at most 1 of cpu"),
+        ({"card": "T4"}, "did you mean 'Tesla T4'? It has NVIDIA A10, "),
+        ({"card": "NVIDIA T4"}, "did you mean 'Tesla T4'"),
+        ({"card": "H100"}, "did you mean 'NVIDIA H100 80GB HBM3'"),
+        ({"card": "NVIDIA A100 80GB PCIe"}, "did you mean 'NVIDIA A100-SXM4-80GB'"),
+        ({"card": "NVIDIA A10", "cards": 5}, "rents NVIDIA A10 by 1 to 4, not 5"),
+        ({"card": T4, "cards": 9}, "rents Tesla T4 by 1 to 8, not 9"),
+        ({"card": "cpu", "cards": 2}, "rents cpu by 1, not 2"),
         ({"card": "cpu", "session_s": 90_000.0}, "lives at most 24 hours"),
         ({"card": "cpu", "python": "3.10"}, "'3.11' or a later series, not '3.10'"),
         ({"card": "cpu", "app": "my app"}, "not 'my app'"),
@@ -240,7 +251,7 @@ def test_a_secret_that_is_not_there_is_refused_by_its_name(modal: ModalEmulator)
 @pytest.mark.parametrize("card", CARDS)
 def test_a_second_create_under_a_name_adopts(modal: ModalEmulator, card: str) -> None:
     first = platform(card).create(order())
-    assert platform(card).create(order()) == first
+    assert made(platform(card), order()) == first
     assert len(modal.sandboxes) == 1 and modal.alive() == ["tenure-a"]
 
 
@@ -256,16 +267,15 @@ def test_a_ghost_create_is_found_by_its_name(
     modal.ghost_answer, modal.honours_keys = answer, honours_keys
     modal.ghosts = 4 if honours_keys else 1
     one = platform(card)
-    handle = one.create(order())
+    handle = made(one, order())
     assert handle == one.find("tenure-a") == {"sandbox": modal.box("tenure-a").id}
     assert len(modal.machines.all) == 1
     keys = {request.headers["x-idempotency-key"] for request in modal.asked(CREATE[card])}
     assert len(keys) == 1
 
 
-def test_a_ghost_that_cannot_be_looked_for_stays_ambiguous(modal: ModalEmulator) -> None:
+def test_a_ghost_is_ambiguous(modal: ModalEmulator) -> None:
     modal.ghosts = 4
-    modal.answer("SandboxGetFromNameV2", Status.PERMISSION_DENIED)
     with pytest.raises(Unreachable, match="create a sandbox: planned UNAVAILABLE") as caught:
         platform().create(order())
     assert caught.value.sent and modal.alive() == ["tenure-a"]
@@ -277,7 +287,7 @@ def test_a_create_that_waits_for_a_gpu_is_bounded_and_found_by_its_name(
     modal.capacity, modal.queues = 0, True
     one = platform(T4, deadline_s=2.0)
     one.running("")  # imports the SDK
-    handle = one.create(order())
+    handle = made(one, order())
     assert modal.asked("SandboxGetTaskId") and not modal.machines.all
     assert dict(one.running("tenure-")) == {"tenure-a": handle}
     modal.capacity = 1
@@ -290,7 +300,7 @@ def test_one_that_waits_for_a_gpu_can_be_ended(modal: ModalEmulator) -> None:
     modal.capacity, modal.queues = 0, True
     one = platform(T4, deadline_s=2.0)
     one.running("")
-    closed(one, one.create(order()))
+    closed(one, made(one, order()))
     modal.capacity = 1
     asked = len(modal.asked("SandboxGetTaskId"))
     until(lambda: len(modal.asked("SandboxGetTaskId")) > asked)  # the SDK still waits for it
@@ -303,10 +313,14 @@ def test_one_that_waits_for_a_gpu_outlives_the_process_that_asked(modal: ModalEm
     code = """
         from runners.order import Order
         from runners.providers.modal import ModalConfig, ModalPlatform
+        from tenure.dispatch.contract import Unreachable
         from tenure_protocol.clock import SYSTEM
         ModalPlatform(ModalConfig(card="Tesla T4"), SYSTEM).find("tenure-b")
         one = ModalPlatform(ModalConfig(card="Tesla T4", deadline_s=2.0), SYSTEM)
-        print(one.create(Order("tenure-a", "", "cGFja2V0", "sleep 60", 1))["sandbox"])
+        try:
+            one.create(Order("tenure-a", "", "cGFja2V0", "sleep 60", 1))
+        except Unreachable:
+            print(one.find("tenure-a")["sandbox"])
     """
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([".", "worker"])}
     told = subprocess.run(
@@ -353,7 +367,7 @@ CREATES: list[tuple[Answer, type[LaunchFailed], int]] = [
     (Status.INTERNAL, Unreachable, 4),
     (Status.CANCELLED, Unreachable, 4),
     (Status.ABORTED, Unreachable, 1),
-    (Status.ALREADY_EXISTS, Unreachable, 1),  # and nothing bears the name when it is looked for
+    (Status.ALREADY_EXISTS, Unreachable, 1),  # an earlier try's: whoever looks finds it
     (Status.UNAUTHENTICATED, Rejected, 1),
     (Status.PERMISSION_DENIED, Rejected, 1),
     (Status.INVALID_ARGUMENT, Rejected, 1),
@@ -405,7 +419,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
             emulator.apps["tenure"] = "ap-1"
             for name, value in emulator.environ.items():
                 patch.setenv(name, value)
-            one = platform(case.card, deadline_s=3.0 if case.answer == HANG else 60.0)
+            one = platform(case.card, deadline_s=8.0 if case.answer == HANG else 60.0)
             one.find("tenure-b")  # opens its client
             emulator.requests.clear()
             emulator.answer(case.operation, case.answer, case.tries)
@@ -433,7 +447,6 @@ def test_each_failure_has_its_class(outcomes: Outcomes, case: Case) -> None:
     assert len(asked) == case.tries
     if case.verb == "create" and isinstance(failure, Unreachable):
         assert failure.sent
-        assert len(emulator.asked("SandboxGetFromName")) == 1  # looked for, and absent
 
 
 def test_a_success_without_an_id_is_none(modal: ModalEmulator) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tenure.dispatch.contract import Job, Rejected
 from tenure.dispatch.loop import launch_name
 from tenure.plan.enlist import enlist
 from tenure.testing import runner_checks
+from tenure.testing.runner_checks import Fault
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.records import JobSpec
 from tenure_protocol.store.open import open_store
@@ -187,3 +189,41 @@ def test_a_mistake_in_the_configuration_is_one_sentence(
     with pytest.raises(ValueError, match=words) as caught:
         account.make(CHECKOUT, **keys)
     assert "\n" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------- the doctor
+
+
+@pytest.mark.usefixtures("asleep")
+def test_an_account_in_order_has_nothing_wrong(account: Account) -> None:
+    seen = dict(account.make(CHECKOUT, role=ROLE).examine())
+    assert not [problem for problem in seen.values() if problem]
+    assert "the worker's wheel builds" in seen
+    assert f"the account of {account.kind} answers; machines of Tenure there: 0" in seen
+    assert any("quota" in words for words in seen) is (account.kind == "kaggle")
+
+
+@pytest.mark.parametrize("fault", ["bad credentials", "hang", "garbage"])
+def test_what_is_wrong_with_an_account_is_one_row_with_what_to_do(
+    account: Account, fault: Fault
+) -> None:
+    with account.fault(fault):
+        deadline_s = 1.0 if fault == "hang" else 30.0
+        rows = account.make(CHECKOUT, role=ROLE, deadline_s=deadline_s).examine()
+    wrong = [(seen, problem) for seen, problem in rows if problem]
+    assert [seen for seen, _ in wrong] == [f"the account of {account.kind} answers"]
+    problem = wrong[0][1]
+    assert problem and "\n" not in problem
+    if fault == "bad credentials":
+        assert any(name in problem for name in account.runner.PLATFORM.VARIABLES)
+
+
+def test_an_sdk_that_is_not_there_names_its_extra(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, module = find_spec, account.runner.PLATFORM.MODULE
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *how: None if name == module else real(name, *how)
+    )
+    (problem,) = filter(None, dict(account.make(CHECKOUT, role=ROLE).examine()).values())
+    assert f"pip install -c constraints.txt -e '.[{account.kind}]'" in problem

@@ -271,7 +271,7 @@ def test_only_a_well_formed_answer_proves_an_end(
 
 def test_an_unlisted_pod_is_not_taken_for_gone(emulator: RunPodEmulator) -> None:
     emulator.slow_listing = 5
-    platform = rented(grace_s=600)
+    platform = rented(unlisted_s=600)
     handle = platform.create(order())
     emulator.answer("podTerminate", 200, NOT_FOUND)
     assert isinstance(platform.end(handle), Pending)
@@ -281,7 +281,7 @@ def test_an_unlisted_pod_is_not_taken_for_gone(emulator: RunPodEmulator) -> None
 
 
 def test_a_pod_that_was_listed_once_needs_no_grace(emulator: RunPodEmulator) -> None:
-    platform = rented(grace_s=600)
+    platform = rented(unlisted_s=600)
     handle = platform.create(order())
     assert platform.find("tenure-a") == handle
     assert rented()._terminate(str(handle["pod"])) == ""  # as the machine does at its own end
@@ -290,7 +290,7 @@ def test_a_pod_that_was_listed_once_needs_no_grace(emulator: RunPodEmulator) -> 
 
 def test_the_grace_of_a_new_pod_ends(emulator: RunPodEmulator) -> None:
     emulator.slow_listing = 99
-    platform = rented(grace_s=0)
+    platform = rented(unlisted_s=0)
     handle = platform.create(order())
     emulator.answer("podTerminate", 200, NOT_FOUND)
     assert isinstance(platform.end(handle), Closed)
@@ -557,9 +557,13 @@ def test_the_key_may_come_from_the_file_of_the_sdk(
 
 
 def test_a_service_that_never_answers(emulator: RunPodEmulator) -> None:
+    mine = rented(deadline_s=3.0)
+    mine.find("tenure-a")  # whose pods they are
     emulator.hanging = True
-    error = failure(lambda: rented(deadline_s=0.5).create(order()))
+    error = failure(lambda: mine.create(order()))
     assert isinstance(error, Unreachable) and error.sent
+    error = failure(lambda: rented(deadline_s=0.5).create(order()))
+    assert isinstance(error, Unreachable) and not error.sent  # only looked for the account
 
 
 def test_nobody_listens(platform: RunPodPlatform, monkeypatch: pytest.MonkeyPatch) -> None:

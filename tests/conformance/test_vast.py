@@ -273,6 +273,7 @@ REFUSED = {"success": False, "error": "invalid_args", "msg": "no such image"}
         (401, {"success": False, "error": "auth_error", "msg": "Invalid user key"}, Rejected),
         (403, b"<h1>403</h1>", Rejected),
         (403, b"<h1>not available in your country</h1>", Rejected),
+        (403, b"not available in your country", Rejected),
         (410, b"", Rejected),
         (200, HTML, ProtocolError),
         (200, b"", ProtocolError),
@@ -573,9 +574,9 @@ def test_an_instance_that_comes_back_starts_on_the_same_input(vast: VastEmulator
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"card": "NVIDIA RTX 4090"}, "the nearest is 'NVIDIA GeForce RTX 4090'"),
-        ({"card": "NVIDIA T4"}, "the nearest is 'Tesla T4'"),
-        ({"card": "H100"}, "the nearest is 'NVIDIA H100"),
+        ({"card": "NVIDIA RTX 4090"}, "did you mean 'NVIDIA GeForce RTX 4090'"),
+        ({"card": "NVIDIA T4"}, "did you mean 'Tesla T4'"),
+        ({"card": "H100"}, "did you mean 'NVIDIA H100"),
         ({"card": "cpu"}, "Vast has no 'cpu'"),
         ({"card": CARD, "min_driver": "550"}, "three numbers"),
         ({"card": CARD, "max_usd_per_h": 0}, "max_usd_per_h"),

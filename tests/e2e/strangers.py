@@ -19,7 +19,7 @@ from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, change, read_witness
 from tenure_protocol.lease.machine import Reserve
-from tenure_protocol.records import JobSpec, Witness
+from tenure_protocol.records import JobSpec, Kind, SnapshotRef, Witness
 from tenure_protocol.store.api import Found, Store
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker import code
@@ -48,7 +48,11 @@ class Stranger:
         tenure.milestone(save)
         return found
 
-    def evaluate(self, tenure, config, model_dir): ...
+    def evaluate(self, tenure, config, model_dir):
+        from tenure_worker.experiment import Evaluation, Metric
+        loss = float(json.loads((model_dir / "state").read_text())["loss"])
+        return Evaluation({"loss": Metric(loss, "minimize", "nats")}, {"loss": [loss]})
+
     def backtest(self, tenure, config, model_dir): ...
 '''
 
@@ -75,10 +79,15 @@ class Place:
         hidden = frozenset({"MY_KEY", "file:keys/deploy.pem"})
         return OwnProcessRunner("here", settings, Site(self.root, SYSTEM, hidden))
 
-    def enlist(self, program: str, seed: int = 1, every: int = 1000) -> JobSpec:
+    def enlist(
+        self, program: str, seed: int = 1, every: int = 1000, model: SnapshotRef | None = None
+    ) -> JobSpec:
+        """A job whose first launch is announced: a training, or the evaluation of ``model``."""
+        kind: Kind = "evaluate" if model else "train"
         spec = JobSpec(
-            "strangers", "train", "training", ENTRY, {"code": textwrap.dedent(program)}, seed, 1,
+            "strangers", kind, kind, ENTRY, {"code": textwrap.dedent(program)}, seed, 1,
             code.code_digest(ENTRY), code.data_digest(object()), every,  # type: ignore[arg-type]
+            model=model,
         )  # fmt: skip
         self.store.create(keys.job(spec.id), encode(spec))
         stored = read_witness(self.store, keys.witness_of(spec))
@@ -87,17 +96,24 @@ class Place:
         assert isinstance(done, Applied)
         return spec
 
-    def launch(self, program: str, every: int = 1000, **config: object) -> tuple[JobSpec, Receipt]:
-        spec = self.enlist(program, len(self.receipts), every)
+    def launch(
+        self,
+        program: str,
+        every: int = 1000,
+        model: SnapshotRef | None = None,
+        **config: object,
+    ) -> tuple[JobSpec, Receipt]:
+        """Enlist a job and launch it."""
+        spec = self.enlist(program, len(self.receipts), every, model)
         runner = self.runner(**config)
         name = f"tenure-{SYSTEM.nonce()}"
-        receipt = runner.launch([Job(spec.id, "train", 1, name, self.store.url)])
+        receipt = runner.launch([Job(spec.id, spec.kind, 1, name, self.store.url)])
         self.receipts.append((runner, receipt))
         return spec, receipt
 
-    def run(self, program: str, **config: object) -> tuple[int | None, Witness]:
+    def run(self, program: str, **config: object) -> tuple[int, Witness]:
         """The exit code of one job, and its witness."""
-        spec, receipt = self.launch(program, **config)
+        spec, receipt = self.launch(program, 1000, None, **config)
         code = self.over(receipt)
         return code, self.witness(spec)
 
@@ -107,14 +123,14 @@ class Place:
         assert code == 0 and w.result is not None, (code, w.reason, self.output())
         return dict(w.result)
 
-    def over(self, receipt: Receipt) -> int | None:
+    def over(self, receipt: Receipt) -> int:
+        """Wait for the end of a launch; its exit code."""
         runner = next(runner for runner, one in self.receipts if one is receipt)
         end_s = SYSTEM.monotonic_s() + DEADLINE_S
-        while runner.ended(receipt) is None:
+        while (code := runner.exit_code(receipt)) is None:
             assert SYSTEM.monotonic_s() < end_s, self.output()
             SYSTEM.sleep(0.05)
-        child_code = runner.exit_code(receipt)
-        return 0 if child_code is None else child_code
+        return code
 
     def witness(self, spec: JobSpec) -> Witness:
         found = read_witness(self.store, keys.witness_of(spec)).witness

@@ -29,12 +29,24 @@ from tests.e2e.test_dagster import PLAN
 from tests.e2e.test_init import COMMAND
 from tests.emulators.accounts import ACCOUNTS, Account, KaggleAccount, opened
 from tests.seaweed_iam import ROLE, SeaweedIam
+from tests.tenure_command import complaint
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SP500 = CHECKOUT / "examples" / "sp500" / "plan.yaml"
 FEWER = PLAN.replace("seeds: [1, 2, 3]", "seeds: [1, 2]").replace("[11, 14, 15]", "[11, 14]")
 FEWER = FEWER.replace("margin: 0.2", "alpha: 0.2, margin: 0.2")  # two against two prove no less
-QUICK_JOBS, SP500_JOBS = 12, 50  # of all stages together
+QUICK_JOBS, SP500_JOBS = 12, 45  # of all stages together
+
+
+TWO_RUNGS = "".join(
+    f"""[rungs.{name}]
+runner = "here"
+card = "cpu"
+price_class = "on_demand"
+price = {{currency = "usd", per_h = 0}}
+"""
+    for name in ("near", "far")
+)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +92,9 @@ class Project:
 
     def run(self, plan: Path, rung: str) -> dict[str, object]:
         """The answer of `tenure run PLAN --rungs RUNG --json` in this folder."""
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("TENURE_")}
+        environ = {
+            name: text for name, text in os.environ.items() if not name.startswith("TENURE_")
+        }
         words = ["run", str(plan), "--rungs", rung, "--json"]
         done = subprocess.run(
             [*COMMAND, *words],
@@ -148,11 +162,27 @@ def test_a_chain_on_machines_of_two_cards(iam: SeaweedIam, tmp_path: Path) -> No
         assert len(account.machines.all) == QUICK_JOBS / 2, "every machine had a job for each card"
 
 
+def test_rungs_that_are_named_stand_in_for_those_of_the_plan(
+    iam: SeaweedIam, tmp_path: Path
+) -> None:
+    """The plan's own `local` is not there, and only who uses it is told so."""
+    project = Project(tmp_path / "project", [], iam.url("none"), slots=1)
+    (project.folder / "tenure.toml").write_text(TWO_RUNGS)
+    plan, config = project.folder / "plan.yaml", str(project.folder / "tenure.toml")
+    plan.write_text(FEWER)
+    for rungs, name in (
+        (("--rungs", "far,nowhere"), "nowhere"),
+        ((), "local"),
+        (("--rungs", ","), "local"),
+    ):
+        ended = complaint("run", str(plan), *rungs, "--config", config)
+        assert ended.code == 2 and f"there is no rung {name!r}" in ended.err
+        assert "known: " in ended.err or "did you mean" in ended.err
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ACCOUNTS, ids=lambda kind: kind.kind)
-def test_the_example_on_each_platform(
-    iam: SeaweedIam, tmp_path: Path, kind: type[Account]
-) -> None:
+def test_the_example_on_each_platform(iam: SeaweedIam, tmp_path: Path, kind: type[Account]) -> None:
     with opened(kind, tmp_path / kind.kind) as account:
         project = Project(tmp_path / "project", [account], iam.url(f"sp500-{kind.kind}"), slots=2)
         answer = project.run(SP500, kind.kind)

@@ -253,7 +253,7 @@ class LightningAccount(Account):
 
 class RunPodAccount(Account):
     kind, runner, card = "runpod", RunPodRunner, "NVIDIA L4"
-    keys: ClassVar[Mapping[str, object]] = {"bid_usd_per_h": 0.2, "grace_s": 0.0}
+    keys: ClassVar[Mapping[str, object]] = {"bid_usd_per_h": 0.2, "unlisted_s": 0.0}
     _EVERY = ("create", "myself", "pod", "podTerminate", "gpuTypes")
 
     def __init__(self, folder: Path) -> None:

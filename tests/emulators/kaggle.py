@@ -5,8 +5,7 @@ version and a run of its own per push, versions that go on running beside each o
 with ``error`` where there is no slot, a bare 403 for a kernel that is not there, titles of 5 to 50 characters.
 
 Not verified against the service: that the runs of a deleted kernel end, and that it is to be seen until they have; the words of a spent quota and of refused
-credentials; what a run's environment holds; when ``lastRunTime`` is set; that secrets reach a kernel which was
-pushed (there they are attached by hand in the editor); a run's status after its timeout (here ERROR).
+credentials; what a run's environment holds; when ``lastRunTime`` is set; a run's status after its timeout (here ERROR).
 """
 
 from __future__ import annotations
@@ -26,12 +25,6 @@ from pathlib import Path
 from tests.emulators.machines import Machine, Machines
 
 _SERVICES = re.compile(r"/v1/(?:kernels\.KernelsApiService|security\.OAuthService)/(\w+)$")
-_SECRETS_MODULE = """\
-import json, pathlib
-class UserSecretsClient:
-    def get_secret(self, label):
-        return json.loads(pathlib.Path(__file__).with_name("secrets.json").read_text())[label]
-"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,6 @@ class Kaggle:
         self.keeps = False  # a kernel cannot be deleted
         self.lingers = 0  # looks at which a deleted kernel is still there
         self.page_size = 100  # the largest page of a listing
-        self.secrets: dict[str, str] = {}  # of the account, attached to every kernel
         self.requests: list[Request] = []
         self.machines = Machines(folder / "machines", card, cards)
         self._folder = folder
@@ -130,9 +122,6 @@ class Kaggle:
 
     def start(self) -> None:
         """Answer from now on."""
-        modules = self._folder / "modules"
-        modules.mkdir(parents=True)
-        (modules / "kaggle_secrets.py").write_text(_SECRETS_MODULE)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
@@ -279,9 +268,7 @@ class Kaggle:
         with self._lock:
             if run.dropped or self._stopped.is_set():
                 return
-            modules = self._folder / "modules"
-            (modules / "secrets.json").write_text(json.dumps(self.secrets))
-            environ = {"KAGGLE_KERNEL_RUN_TYPE": "Batch", "PYTHONPATH": str(modules)}
+            environ = {"KAGGLE_KERNEL_RUN_TYPE": "Batch"}
             ident = f"{kernel.id}-v{run.version}"
             machine = self.machines.start(ident, kernel.slug, run.argv, environ)
             run.machine = machine

@@ -634,6 +634,28 @@ def test_resume_from_does_not_guess_between_two_parents(tenure: Run, shop: Shop)
 # ------------------------------------------------------------------------------ release
 
 
+def test_release_of_a_rented_launch_reads_past_its_envelopes(tenure: Run, shop: Shop) -> None:
+    shop.enlist(spec())
+    shop.apply(spec(), RESERVE, CLAIM, MOVE)
+    shop.launched(spec())
+    shop.put(keys.envelope(spec().id, 1), b'{"variables": {"SECRET": "words"}}')
+    ended = tenure("release", spec().id, "--yes")
+    assert ended.code == 0 and "words" not in ended.out + ended.err
+
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2Jnothing to see"
+
+
+def test_a_terminal_never_obeys_the_words_of_a_worker(tenure: Run, shop: Shop) -> None:
+    shop.enlist(spec())
+    shop.apply(spec(), RESERVE, CLAIM, MOVE, Finish(HOLDER, 1, 1, ESCAPE, {}))
+    shop.launched(spec())
+    for command in (("why", spec().id), ("status",), ("release", spec().id, "--yes")):
+        ended = tenure(*command)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", ended.out + ended.err), command
+    assert "nothing to see" in tenure("why", spec().id).out
+
+
 def test_release_shows_and_asks(tenure: Run, shop: Shop) -> None:
     shop.enlist(spec())
     assert "never been launched" in tenure("release", spec().id, "--yes").err

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenure.dispatch.contract import ALL_KINDS, Capacity
 from tenure.dispatch.decide import (
     FRUITLESS_BUDGET,
-    REJECTED_BUDGET,
     BillView,
     Cancel,
     JobView,
     Launch,
+    NoShows,
     ReleaseBill,
     RungView,
     Snapshot,
@@ -205,7 +205,7 @@ def test_budgets() -> None:
     assert isinstance(one(job(died, strikes=FRUITLESS_BUDGET - 1))[0], Launch)
     action, reason = one(job(died, strikes=FRUITLESS_BUDGET))
     assert action == Cancel("j") and reason.endswith("last: bang")
-    assert one(job(rejections=REJECTED_BUDGET))[0] == Cancel("j")
+    assert isinstance(one(job(unclaimed=FRUITLESS_BUDGET - 1))[0], Launch)
     assert one(job(unclaimed=FRUITLESS_BUDGET))[0] == Cancel("j")
     unreadable = witness("released", attempt=2, exit_code=15, reason="manifest is corrupt")
     assert isinstance(one(job(unreadable, unreadable=1))[0], Launch), "it may be that machine's"
@@ -214,6 +214,62 @@ def test_budgets() -> None:
         Cancel("j"),
         "protocol: 2 attempts in a row failed: manifest is corrupt",
     )
+
+
+# ------------------------------------------------------------------------ machines that never start
+
+LADDER = ("local", "dear")
+
+
+def lapsed(now_s: float = 100.0, free: int = 2, **changes: object) -> tuple:
+    """Of a job whose last launch never claimed; ``free`` slots are left on the second rung."""
+    view = job(witness("expected"), age_s=61.0, rungs=LADDER, **changes)
+    dear = replace(RUNG, name="dear")
+    taken = tuple(BillView(f"x{n}", 1, "dear") for n in range(2 - free))
+    decisions = decide(Snapshot((view,), taken, {"local": RUNG, "dear": dear}), now_s)
+    return decisions[0]
+
+
+def test_where_a_launch_was_never_claimed_the_next_rung_comes_first() -> None:
+    assert lapsed()[0] == Launch("j", "local", "vacant"), "the count is of another dispatcher"
+    once = {"local": NoShows(1, 160.0)}
+    assert lapsed(no_shows=once)[0] == Launch("j", "dear", "vacant")
+    assert lapsed(200.0, no_shows=once)[0] == Launch("j", "dear", "vacant"), "it stays second"
+    both = once | {"dear": NoShows(1, 190.0)}
+    assert lapsed(no_shows=both)[0] == Launch("j", "local", "vacant"), "no rung is better: at once"
+    more = both | {"dear": NoShows(3, 190.0), "local": NoShows(2, 160.0)}
+    assert lapsed(no_shows=more)[0] == Launch("j", "local", "vacant")
+
+
+def test_where_a_launch_was_rejected_the_next_rung_comes_first_if_it_has_room() -> None:
+    once = {"local": 1}
+    assert lapsed(rejected=once)[0] == Launch("j", "dear", "vacant")
+    assert lapsed(rejected=once, free=0)[0] == Launch("j", "local", "vacant")
+
+
+def test_a_rung_is_passed_over_for_a_while_where_the_next_one_is_full() -> None:
+    missed = {"local": NoShows(2, 160.0)}
+    action, reason = lapsed(no_shows=missed, free=0)
+    assert action == Wait("j")
+    assert reason == (
+        "launch 1 did not claim within its 60 s window; all 2 slots of rung dear are taken, rung "
+        "local is passed over for 60 s (2 launches in a row never claimed it there)"
+    )
+    assert lapsed(160.0, no_shows=missed, free=0)[0] == Launch("j", "local", "vacant")
+    out = {"dear": "refused: torch is 2.14"}
+    action = lapsed(no_shows=missed, free=0, excluded=out)[0]
+    assert action == Launch("j", "local", "vacant"), "there is no other rung to wait for"
+
+
+def test_a_job_is_not_ended_before_every_rung_had_its_turn() -> None:
+    missed = {"local": NoShows(FRUITLESS_BUDGET, 160.0)}
+    spent = {"unclaimed": FRUITLESS_BUDGET, "no_shows": missed}
+    assert lapsed(**spent, free=0)[0] == Wait("j")
+    assert lapsed(**spent)[0] == Launch("j", "dear", "vacant")
+    assert lapsed(**spent, excluded={"dear": "refused"})[0] == Cancel("j")
+    tried = missed | {"dear": NoShows(1, 160.0)}
+    action, reason = lapsed(unclaimed=FRUITLESS_BUDGET + 1, no_shows=tried)
+    assert (action, reason) == (Cancel("j"), "7 launches in a row never claimed it")
 
 
 def test_priority_goes_first_and_slots_are_not_sold_twice() -> None:
@@ -225,6 +281,7 @@ def test_priority_goes_first_and_slots_are_not_sold_twice() -> None:
     assert launched == {"j3", "j2"}
 
 
+@settings(deadline=None)  # a loaded machine is no mistake
 @given(
     phases=st.lists(
         st.sampled_from([None, "expected", "held", "released", "revoked", "finished"]), max_size=6
@@ -337,6 +394,7 @@ def test_a_lapsed_job_gets_the_slot_of_its_machine_unless_somebody_lives_there()
     assert ends(replace(beside, witness=witness("finished")))
 
 
+@settings(deadline=None)  # a loaded machine is no mistake
 @given(
     needs=st.lists(st.integers(1, 4), max_size=10),
     bills=st.integers(0, 4),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from tenure.dispatch import decide
 from tenure.dispatch.contract import (
     ALL_KINDS,
     AlreadyFinal,
@@ -55,8 +57,16 @@ from tenure_protocol.lease.machine import (
     Revoke,
     Rewind,
 )
-from tenure_protocol.records import Intent, JobSpec, Pointer, Refusal, SettlementRecord, load
-from tenure_protocol.store.api import Found, Outcome, Store, StoreSilent
+from tenure_protocol.records import (
+    Holder,
+    Intent,
+    JobSpec,
+    Pointer,
+    Refusal,
+    SettlementRecord,
+    load,
+)
+from tenure_protocol.store.api import Found, Outcome, Store, StoreSilent, Written
 from tenure_protocol.store.api import Unknown as NoAnswer
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
@@ -310,9 +320,171 @@ def test_a_bug_of_a_plug_in_does_not_end_the_dispatcher() -> None:
     bench = Bench(2)
     bench.runner.failures = [KeyError("data")]
     tick = bench.dispatcher.tick()
-    assert len(bench.runner.launched) == 1
+    assert "just been parked" in tick.reason(bench.jobs[1])
+    bench.dispatcher._parked["local"].until_s = 0.0
     tick = bench.dispatcher.tick()
+    assert [job.job_id for job in bench.runner.launched] == [bench.jobs[1]]
     assert "may claim" in tick.reason(bench.jobs[0]), "what it did is not known"
+
+
+@pytest.mark.parametrize("failure", [NoSlots("full"), Unreachable("down"), Unreachable("?", True)])
+def test_a_platform_that_gives_no_machine_is_asked_once_in_a_round(failure: Exception) -> None:
+    """Ten jobs on one that hangs for a minute a call must not hold the others up for ten."""
+    bench = Bench(2)
+    asked: list[str] = []
+
+    def launch(jobs: Sequence[Job]) -> Receipt:
+        asked.append(jobs[0].job_id)
+        raise failure
+
+    bench.runner.launch = launch  # type: ignore[method-assign]
+    bench.dispatcher.tick()
+    assert asked == [bench.jobs[0]]
+
+
+def test_a_rejection_may_be_about_one_job_and_holds_up_no_other() -> None:
+    bench = Bench(2)
+    bench.runner.failures = [Rejected("its code changed")]
+    bench.dispatcher.tick()
+    assert [job.job_id for job in bench.runner.launched] == [bench.jobs[1]]
+
+
+def test_a_release_that_lets_us_wait_lets_the_round_go_on() -> None:
+    with FakeClock() as clock:
+        bench = Bench(2, clock=clock)
+        bench.dispatcher.tick()
+        for number in (0, 1):
+            bench.claim(number).write(Finish(bench_holder(bench, number), 1, 0, "done", {}))
+
+        def release(receipt: Receipt) -> Settlement:
+            bench.runner.released.append(receipt)
+            clock.sleep(60.0)
+            return Pending("no answer within 60 s")
+
+        bench.runner.release = release  # type: ignore[method-assign]
+        began_s = clock.monotonic_s()
+        bench.dispatcher.tick()
+        assert len(bench.runner.released) == 1 and clock.monotonic_s() - began_s < 70.0
+        bench.dispatcher.tick()
+        assert len({receipt.name for receipt in bench.runner.released}) == 2, "each gets its turn"
+
+
+def bench_holder(bench: Bench, number: int) -> Holder:
+    w = read_witness(bench.store, keys.witness_of(bench.specs[number])).witness
+    assert w and w.holder
+    return w.holder
+
+
+def forged(bench: Bench, **fields: object) -> None:
+    """What a rented machine may do, whose credentials open its job's witness."""
+    key = keys.witness_of(bench.specs[0])
+    stored = read_witness(bench.store, key)
+    assert stored.witness and stored.etag
+    body = replace(stored.witness, write_id="forged", **fields).encode()
+    assert isinstance(bench.store.replace(key, body, stored.etag), Written)
+
+
+def test_a_forged_number_of_attempts_stops_nobody() -> None:
+    bench = Bench(2)
+    bench.dispatcher.tick()
+    bench.claim()
+    bench.dispatcher.tick()
+    forged(bench, attempt=10**15)
+    bench.dispatcher.tick()
+    assert bench.dispatcher.world.jobs[bench.jobs[0]].strikes <= decide.FRUITLESS_BUDGET + 1
+    bench.claim(1)
+    assert "renewed" in bench.dispatcher.tick().reason(bench.jobs[1])
+
+
+def test_a_forged_lease_lasts_no_longer_than_its_job_allows() -> None:
+    with FakeClock() as clock:
+        bench = Bench(store=MemoryStore(clock=clock), clock=clock)
+        bench.dispatcher.tick()
+        bench.claim()
+        forged(bench, silence_s=1e12)
+        end_s = clock.monotonic_s() + 2 * bench.specs[0].max_silence_s
+        while clock.monotonic_s() < end_s and len(bench.runner.launched) < 2:
+            bench.dispatcher.tick()
+            clock.sleep(5.0)
+        assert [job.launch for job in bench.runner.launched] == [1, 2]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_machine_whose_witness_is_none_any_more_is_not_paid_for_ever(newer: bool) -> None:
+    with FakeClock() as clock:
+        bench = Bench(clock=clock)
+        bench.dispatcher.tick()
+        bench.claim()
+        key = keys.witness_of(bench.specs[0])
+        stored = bench.store.read(key)
+        assert isinstance(stored, Found)
+        body = stored.body.replace(b'"protocol":1', b'"protocol":9') if newer else b"garbage"
+        bench.store.replace(key, body, stored.etag)
+        bench.dispatcher.tick()
+        assert not bench.runner.released, "a person may mend it"
+        clock.sleep(decide.BROKEN_GRACE_S + 1.0)
+        bench.dispatcher.tick()
+        assert len(bench.runner.released) == (0 if newer else 1)
+        assert ("j" in bench.dispatcher.world.bills) is False
+        assert bool(bench.dispatcher.world.bills) is newer, "a newer Tenure knows its holder"
+
+
+def test_an_end_is_never_taken_back() -> None:
+    with FakeClock() as clock:
+        bench = Bench(2, clock=clock)
+        bench.dispatcher.tick()
+        lease = bench.claim()
+        held = read_witness(bench.store, keys.witness_of(bench.specs[0])).witness
+        lease.write(Finish(lease.holder, lease.attempt, 0, "done", {}))
+        bench.dispatcher.tick()
+        assert held
+        forged(bench, **{name: getattr(held, name) for name in ("phase", "holder", "exit_code")})
+        clock.sleep(1000.0)
+        tick = bench.dispatcher.tick()
+        assert "it was finished, and is held now" in tick.reason(bench.jobs[0])
+        assert [job.launch for job in bench.runner.launched] == [1, 1]
+
+
+def test_a_flood_of_refusals_is_not_read() -> None:
+    with FakeClock() as clock:
+        store = MemoryStore()
+        bench = Bench(store=store, clock=clock)
+        bench.dispatcher.tick()
+        for number in range(300):
+            body = encode(Refusal(bench.jobs[0], 1, f"no {number}"))
+            store.create(keys.refusal(bench.jobs[0], 1, f"{number:016x}"), body)
+        reads: list[str] = []
+        real = store.read
+
+        def read(key: str) -> object:
+            reads.append(key)
+            return real(key)
+
+        store.read = read  # type: ignore[method-assign,assignment]
+        for _ in range(3):
+            clock.sleep(10.0)
+            bench.dispatcher.tick()
+        assert 0 < len([key for key in reads if "/refusals/" in key]) <= 60
+        assert "local" in bench.dispatcher.world.jobs[bench.jobs[0]].excluded
+
+
+@pytest.mark.parametrize("failure", [Rejected("the key has expired"), ProtocolError("a page")])
+def test_a_job_with_work_behind_it_is_not_ended_for_a_platforms_sake(failure: Exception) -> None:
+    with FakeClock() as clock:
+        bench = Bench(store=MemoryStore(clock=clock), clock=clock)
+        bench.dispatcher.tick()
+        lease = bench.claim()
+        move = Move(Pointer(1, 10, 1, 1, "0" * 64), None)
+        lease.write(Hold(lease.holder, lease.attempt, 100.0, move=move))
+        lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, "preempted"))
+        bench.runner.failures = [failure] * (12 if isinstance(failure, Rejected) else 3)
+        for _ in range(5000):
+            bench.dispatcher.tick()
+            clock.sleep(5.0)
+            if len(bench.runner.launched) == 2:
+                break
+        w = read_witness(bench.store, keys.witness_of(bench.specs[0])).witness
+        assert w and w.phase == "expected" and not bench.runner.failures
 
 
 @pytest.mark.parametrize("failure", [NoSlots("none"), Rejected("no"), Unreachable("down")])
@@ -354,6 +526,98 @@ def test_a_protocol_error_is_fatal_on_that_rung_once_the_window_is_over() -> Non
             clock.sleep(10.0)
         state = verbs.status(bench.jobs[0])
         assert isinstance(state, Finished) and "200 and no body" in state.reason
+
+
+class TwoRungs:
+    """A cheap rung that is no good and a dear one that is, or is full."""
+
+    def __init__(self, clock: Clock, dear_slots: int = 1) -> None:
+        self.clock = clock
+        self.bench = Bench(store=FaultyStore(clock), clock=clock)
+        self.job = self.bench.jobs[0]
+        terms: dict[str, object] = {"rungs": ["cheap", "dear"], "priority": 0}
+        enlist(self.bench.store, "p", "e", self.bench.specs, terms, clock)
+        self.cheap, self.dear = ListingRunner(), ListingRunner()
+        rungs = [
+            Rung("cheap", "there", self.cheap, Capacity(1, 2, 60.0)),
+            Rung("dear", "here", self.dear, Capacity(1, dear_slots, 60.0)),
+        ]
+        self.dispatcher = Dispatcher(self.bench.store, rungs, clock)
+
+    @property
+    def window_s(self) -> float:
+        w = read_witness(self.bench.store, keys.witness("e", self.job)).witness
+        assert w and w.launch
+        return w.launch.window_s
+
+    def lapse(self) -> str:
+        """Let the claim window run out; the reason that is given then."""
+        for _ in range(int(self.window_s // 5) + 2):
+            self.clock.sleep(5.0)
+            tick = self.dispatcher.tick()
+        return tick.reason(self.job)
+
+
+def test_a_launch_that_is_never_claimed_is_followed_by_one_on_the_next_rung() -> None:
+    with FakeClock() as clock:
+        two = TwoRungs(clock)
+        two.dispatcher.tick()
+        assert (len(two.cheap.launched), len(two.dear.launched), two.window_s) == (1, 0, 60.0)
+        two.lapse()
+        assert (len(two.cheap.launched), len(two.dear.launched), two.window_s) == (1, 1, 60.0)
+        assert [receipt.name for receipt in two.cheap.released] == [two.cheap.launched[0].name]
+        lease = two.bench.claim(launch=2)
+        two.dispatcher.tick()
+        assert two.dispatcher.world.jobs[two.job].unclaimed == 0
+        lease.write(Release(lease.holder, lease.attempt, 10, "preempted"))
+        two.dispatcher.tick()  # the slot of the old launch is closed in this one
+        two.dispatcher.tick()
+        assert len(two.dear.launched) == 2, "where it was claimed comes before where it was not"
+
+
+def test_a_claim_makes_good_what_a_rung_missed() -> None:
+    with FakeClock() as clock:
+        two = TwoRungs(clock)
+        two.dispatcher.tick()
+        two.lapse()  # cheap, then dear
+        two.lapse()  # dear, then cheap again: no rung is better
+        assert (len(two.cheap.launched), len(two.dear.launched), two.window_s) == (2, 1, 120.0)
+        two.bench.claim(launch=3)
+        two.dispatcher.tick()
+        assert list(two.dispatcher.world.jobs[two.job].no_shows) == ["dear"]
+
+
+def test_rejections_take_a_rung_away_and_not_the_job() -> None:
+    with FakeClock() as clock:
+        two = TwoRungs(clock, dear_slots=0)
+        two.cheap.failures = [Rejected(f"no such account ({n})") for n in range(5)]
+        for _ in range(40):
+            clock.sleep(5.0)
+            tick = two.dispatcher.tick()
+        assert two.cheap.failures == [] and two.cheap.launched == []
+        assert tick.reason(two.job).endswith(
+            "rung cheap is out: 5 launches in a row were rejected there; last: no such account "
+            "(4), all 0 slots of rung dear are taken"
+        )
+        alone = Bench(clock=clock)
+        alone.runner.failures = [Rejected("no such account")] * 5
+        done = alone.dispatcher.follow(alone.jobs, every_s=5.0, for_s=300.0)
+        assert done[alone.jobs[0]].phase == "cancelled"
+        assert (done[alone.jobs[0]].reason or "").startswith("no allowed rung (local: 5 launches")
+
+
+def test_a_launch_that_is_made_forgives_the_rejections_before_it() -> None:
+    with FakeClock() as clock:
+        bench = Bench(store=FaultyStore(clock), clock=clock)
+        for launch in (5, 10):
+            bench.runner.failures = [Rejected("the image is being pulled")] * 4
+            for _ in range(24):  # the rung is parked for 5, 10, 20 and 40 s
+                clock.sleep(5.0)
+                bench.dispatcher.tick()
+                if bench.runner.launched and bench.runner.launched[-1].launch == launch:
+                    break
+            lease = bench.claim(launch=launch)
+            lease.write(Release(lease.holder, lease.attempt, 10, "preempted"))
 
 
 def test_a_refused_job_ends_with_the_workers_words() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,8 +197,8 @@ def test_workers_see_neither_the_deploy_key_nor_the_dispatchers_variables(
     while not log.read_text():
         SYSTEM.sleep(0.02)
     assert log.read_text().split() == [
-        "TENURE_CODE", "TENURE_JOB", "TENURE_LAUNCH", "TENURE_NAME", "TENURE_RUNNER", "TENURE_STORE",
-        "-m", "tenure_worker",
+        "TENURE_CODE", "TENURE_DISK_BYTES", "TENURE_JOB", "TENURE_LAUNCH", "TENURE_NAME",
+        "TENURE_RUNNER", "TENURE_STORE", "-m", "tenure_worker",
     ]  # fmt: skip
 
 
@@ -207,8 +208,95 @@ def test_bad_configuration_is_one_sentence() -> None:
         OwnProcessRunner.capacity({"slots": 0})
     with pytest.raises(ValueError, match="own_process: slot: extra inputs are not permitted"):
         OwnProcessRunner.capacity({"slot": 1})
+    with pytest.raises(ValueError, match="cpus, network: without sandbox = true this would do not"):
+        OwnProcessRunner.capacity({"network": "none", "cpus": 1})
+    with pytest.raises(ValueError, match="network: input should be 'none' or 'host'"):
+        OwnProcessRunner.capacity({"sandbox": True, "network": "some"})
 
 
 def test_a_python_that_is_not_there_is_rejected(make: Make) -> None:
     with pytest.raises(Rejected, match="No such file"):
         make(python="/nowhere/python").launch([job()])
+
+
+# ------------------------------------------------------------------------------- its own disk
+
+
+def folder_of(runner: OwnProcessRunner, receipt: Receipt) -> Path:
+    return runner._site.root / ".tenure" / "workers" / f"{receipt.name}.tmp"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What this machine has for temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+WRITES = """
+import os, pathlib, tempfile, time
+folder = pathlib.Path(tempfile.mkdtemp(prefix="tenure-"))
+(folder / "snapshot").write_bytes(b"x" * 10000)
+(folder / "closed").mkdir()
+(folder / "closed" / "file").touch()
+(folder / "closed").chmod(0)
+os.symlink(os.environ["OUTSIDE"], folder / "link")
+print(folder, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("place", ["here", "too long a path", "the user's"])
+def test_what_a_killed_worker_left_on_the_disk_goes_with_its_bill(
+    make: Make, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    script = tmp_path / "writes"
+    script.write_text(f"#!{sys.executable}\n{WRITES}")
+    script.chmod(0o755)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").touch()
+    monkeypatch.setenv("OUTSIDE", str(tmp_path / "outside"))
+    monkeypatch.setattr(own_process, "_LONGEST_TMPDIR", 0 if place == "too long a path" else 999)
+    if place == "the user's":
+        monkeypatch.setenv("TMPDIR", str(scratch))
+    runner = make(python=str(script))
+    receipt = runner.launch([job()])
+    log = runner.output(receipt)
+    assert log
+    while not log.read_text().endswith("\n"):
+        SYSTEM.sleep(0.02)
+    written = Path(log.read_text().strip())
+    assert (written / "snapshot").exists()
+    folder = folder_of(runner, receipt)
+    assert written.is_relative_to(folder.resolve())
+    assert written.is_relative_to(scratch) is (place != "here")
+    os.kill(int(str(receipt.handle["pid"])), signal.SIGKILL)
+    runner_checks.until_closed(runner, receipt)
+    assert not os.path.lexists(folder) and not written.parent.exists()
+    assert (tmp_path / "outside" / "kept").exists() and not list(scratch.iterdir())
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_rejected(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    with pytest.raises(Rejected, match="cannot make a temporary folder for the worker"):
+        make().launch([job()])
+
+
+def test_a_python_that_does_not_start_leaves_no_folder(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="cannot start"):
+        make(python=str(tmp_path)).launch([job()])
+    assert not list((tmp_path / ".tenure" / "workers").glob("*.tmp"))
+
+
+@pytest.mark.parametrize("text", ["64MB", "0", "-1", "\u0663"])
+def test_a_cap_that_is_no_number_of_bytes_is_rejected(
+    make: Make, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TENURE_LOG_BYTES", text)
+    with pytest.raises(Rejected, match=r"\$TENURE_LOG_BYTES is '.*'; it must be a number of bytes"):
+        make().launch([job()])

@@ -13,6 +13,7 @@ from tenure.dispatch.contract import (
     ListsItsOwn,
     Pending,
     Receipt,
+    Rejected,
     Settlement,
     Unreachable,
 )
@@ -38,6 +39,7 @@ class TellingRunner(ListingRunner):
         self.runs: dict[str, Receipt] = {}
         self.asked = 0
         self.down = False
+        self.refuses = False
         self.stubborn = 0  # so many releases are answered with Pending
 
     def launch(self, jobs: Sequence[Job]) -> Receipt:
@@ -57,6 +59,8 @@ class TellingRunner(ListingRunner):
         self.asked += 1
         if self.down:
             raise Unreachable("the platform does not answer")
+        if self.refuses:
+            raise Rejected("the key is not known")
         return [Receipt((), "here", name, "?", 0.0, {"id": 7}) for name in self.runs]
 
 
@@ -234,6 +238,25 @@ def test_a_platform_that_does_not_tell_is_named_and_asked_later(clock: FakeClock
         tick = yard.dispatcher.tick()
     assert [receipt.name for receipt in yard.runner.released] == [name]
     assert "runner here" not in tick.troubles
+
+
+def test_a_platform_that_refuses_to_tell_is_named_and_not_waited_for(clock: FakeClock) -> None:
+    yard = Yard(clock, jobs=0)
+    yard.runner.refuses = True
+    began_s = clock.monotonic_s()
+    assert yard.dispatcher.drain(60.0) and clock.monotonic_s() == began_s
+    assert "Rejected: the key is not known" in yard.dispatcher.sweeper.troubles["runner here"]
+    yard.runner.refuses = False
+    yard.store.silent = lambda key: keys.UNSETTLED in key
+    yard.dispatcher.sweeper.sweep(at_once=True)
+    assert not yard.dispatcher.sweeper.clean, "this time it was the store that did not tell"
+    yard.store.heal()
+    yard.runner.down = True
+    began_s = clock.monotonic_s()
+    assert yard.dispatcher.drain(60.0) and clock.monotonic_s() >= began_s + 60.0
+    name, yard.runner.down = yard.ghost(), False
+    assert yard.dispatcher.drain(60.0)
+    assert [receipt.name for receipt in yard.runner.released] == [name]
 
 
 def test_it_is_asked_at_the_beginning_and_then_now_and_then(clock: FakeClock) -> None:
