@@ -270,10 +270,11 @@ class RentedRunner:
             if left is not None:
                 return self._platform.end(left)
             if not receipt.handle and receipt.name in self._unanswered:
-                return Pending("its create had no answer, and what it made may not be listed yet")
+                words = "its create had no answer, and what it made may not be listed yet"
+                return Pending(words, seen=False)
             return settlement
         except LaunchFailed as error:
-            return Pending(str(error))
+            return Pending(str(error), seen=False)
 
     def running(self, prefix: str) -> Sequence[Receipt]:
         """What the platform still runs, or still bills, under names that begin with ``prefix``."""

@@ -13,8 +13,8 @@ import inspect
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 
+from tenure_protocol.clock import SYSTEM
 from tenure_worker import exits, links
 
 #: Seconds in which the wheel must have come.
@@ -31,6 +31,8 @@ def home():
     folder = os.path.join(os.environ.get("HOME") or tempfile.gettempdir(), ".tenure")
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
+        if {os.lstat(folder).st_uid, os.stat(folder).st_uid} != {os.geteuid()}:
+            raise OSError
         os.chmod(folder, 0o700)
         with tempfile.TemporaryFile(dir=folder):
             return folder
@@ -89,6 +91,28 @@ def start():
 sys.exit(start())
 """
 
+# Status 0 is "nothing to run": the shell goes on to ``place`` only where it is known to be ours.
+_FIRST = """
+import os, stat, sys
+try:
+    try:
+        os.mkdir(place, 0o700)
+    except FileExistsError:
+        pass
+    one, above = os.lstat(place), os.stat(os.path.dirname(place)).st_mode
+    if not stat.S_ISDIR(one.st_mode) or one.st_uid != os.geteuid() or one.st_mode & 0o77:
+        raise OSError("it is not ours alone")
+    if above & 0o22 and not above & 0o1000:
+        raise OSError("anybody may rename it")
+    with open(place + "/start", "w", encoding="utf-8") as file:
+        file.write(text)
+except BaseException as error:
+    sys.stderr.write("tenure: nothing was run, since %s cannot be used: %s\\n" % (place, error))
+    sys.exit(0)
+sys.exit(1)
+"""
+_IN_QUOTES = {0: "\\x00", 10: "\\n", 13: "\\r", 39: "\\'", 92: "\\\\"}
+
 
 def program() -> str:
     """Source of the program; it reads ``$TENURE_START`` and runs on Python 3.8 or newer.
@@ -113,19 +137,20 @@ def program() -> str:
 def shell(program: str) -> str:
     """One line of POSIX shell that runs ``program``, in characters that nothing on the way changes.
 
-    A first Python writes the program to a file and fails, so that the shell then becomes the second:
-    a signal to a container reaches its first process alone, and a shell would pass none on.
+    A first Python writes the program into a folder and fails, so that the shell then becomes the second:
+    a signal to a container reaches its first process alone, and a shell would pass none on. Others may
+    write to /tmp as well, so the folder has a name that nobody can know before, is ours alone or the
+    first Python does not fail, and goes as soon as the program has been read; and neither Python
+    imports from a folder that it happens to be in.
     """
-    path = f"/tmp/tenure_{sha256(program.encode()).hexdigest()[:16]}"
-    packed = base64.b85encode(zlib.compress(program.encode(), 9)).decode()
-    lines = (
-        "import base64,os,sys,zlib\n"
-        f"p={path!r}\nq=p+'_%d'%os.getpid()\n"
-        f"with open(q,'wb') as f:f.write(zlib.decompress(base64.b85decode({packed!r})))\n"
-        "os.replace(q,p)\nsys.exit(1)\n"
-    )
-    encoded = base64.b64encode(lines.encode()).decode()
-    return f"echo {encoded} | base64 -d | python3 - || exec python3 {path}"
+    place = f"/tmp/tenure_{SYSTEM.nonce()}"
+    text = f"import shutil\nshutil.rmtree({place!r}, True)\n{program}"
+    first = f"place = {place!r}\ntext = {text!r}\n{_FIRST}"
+    # As letters of Latin-1 it is a fifth shorter than in base85.
+    packed = zlib.compress(first.encode(), 9).decode("latin-1").translate(_IN_QUOTES)
+    lines = f"#coding:latin-1\nimport zlib\nexec(zlib.decompress('{packed}'.encode('latin-1')))\n"
+    encoded = base64.b64encode(lines.encode("latin-1")).decode()
+    return f"echo {encoded} | base64 -d | python3 -I - || exec python3 -I {place}/start"
 
 
 def packet(

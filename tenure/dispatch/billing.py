@@ -85,14 +85,18 @@ class Billing:
         try:
             settlement = rung.runner.release(receipt)
         except Exception as error:  # a failure of the platform, or a bug of a plug-in
-            settlement = Pending(f"{type(error).__name__}: {error}")
-        if isinstance(settlement, Pending) and made is None and all(b.failed for b in aboard):
+            settlement = Pending(f"{type(error).__name__}: {error}", seen=False)
+        unseen = isinstance(settlement, Pending) and not settlement.seen
+        if unseen and made is None and all(b.failed for b in aboard):
             # Else whoever cannot sign in there, and was refused for that, would owe it for ever. Should
             # there be a machine all the same, the sweep finds it without a bill and ends it.
             words = f"the launch was refused, so there is nothing to end ({settlement.reason})"
             return Closed(words, 0.0)
         for each in aboard:  # of what never was, there is nothing to wait for
-            each.worked = each.worked or not (isinstance(settlement, Closed) or each.failed)
+            there = isinstance(settlement, Bounded) or (
+                isinstance(settlement, Pending) and settlement.seen
+            )
+            each.worked = each.worked or (there and not each.failed)
         return settlement
 
     def _void(self, bill: Bill) -> Settlement:
@@ -153,12 +157,21 @@ class Billing:
             rung,
             settlement,
             self._clock.wall_s(),
+            self._since_s(bill),
             memory.experiment if memory else self._experiment(bill.job),
             memory.team if memory else None,
         )
         if entry is not None:
             key = keys.ledger(ledger.writer(self._name), bill.job, bill.launch, entry.outcome)
             create_once(self._store, key, encode(entry), self._clock)
+
+    def _since_s(self, bill: Bill) -> float:
+        """Seconds since the receipt was written, or the intent: by the store's times, not by ours."""
+        for key in (keys.receipt(bill.job, bill.launch), keys.intent(bill.job, bill.launch)):
+            found = self._store.read(key)
+            if not isinstance(found, Missing):
+                return found.age_s
+        return 0.0
 
     def _experiment(self, job: str) -> str:
         try:

@@ -139,6 +139,7 @@ class Pending:
     """The end was requested and is not confirmed; ask again."""
 
     reason: str
+    seen: bool = True  # whether the platform has said that there is something to end
 
 
 @dataclass(frozen=True)

@@ -321,10 +321,13 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     if view.not_before_s > now_s:
         pause = f"launched again in {view.not_before_s - now_s:.0f} s"
         return [(Wait(view.job), f"{why}; {pause}, after {view.strikes} early losses in a row")]
-    rung, wait, full = _rung(view, this)
+    rung, wait, missing = _rung(view, this)
     if rung is None:
-        room = _make_room(view, snapshot, now_s, why) if full else []
-        return [(Wait(view.job), f"{why}; {wait}"), *room]
+        ends = "its slot is needed" if missing == "room" else ""
+        if missing == "patience" and w and w.phase == "expected":
+            ends = "nobody waits for its machine any more"
+        closed = _close_own(view, snapshot, now_s, f"{why}, and {ends}") if ends else []
+        return [(Wait(view.job), f"{why}; {wait}"), *closed]
     filling = this.filling[rung]
     filling.take(view.job, view.cards)
     left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
@@ -405,8 +408,11 @@ def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
     return view.excluded.get(name)
 
 
-def _rung(view: JobView, this: _Round) -> tuple[str | None, str, bool]:
-    """The first rung of the ladder that has room; or why none has, and whether slots are missing.
+_Missing = Literal["", "room", "patience"]
+
+
+def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
+    """The first rung of the ladder that has room; or why none has, and what is missing there.
 
     One on which launches of this job were rejected or never claimed comes after those with fewer of
     them. The latter is passed over for a while as long as there are such, since each try costs a
@@ -414,8 +420,10 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, bool]:
     """
     snapshot, now_s = this.snapshot, this.now_s
     if snapshot.unseen:
-        return None, snapshot.unseen, False
-    usable, waits, full = [], [], False
+        return None, snapshot.unseen, ""
+    usable: list[str] = []
+    waits: list[str] = []
+    missing: _Missing = ""
     for name in view.rungs:
         if why := _excluded(view, name, snapshot):
             waits.append(f"rung {name} is out: {why}")
@@ -429,16 +437,17 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, bool]:
                 f"rung {name} is parked for {rung.parked_until_s - now_s:.0f} s ({rung.parked_for})"
             )
         elif missed and missed.count > fewest and missed.until_s > now_s:
+            missing = missing or "patience"
             waits.append(
                 f"rung {name} is passed over for {missed.until_s - now_s:.0f} s "
                 f"({_count(missed.count, 'launch', 'launches')} in a row never claimed it there)"
             )
         elif not this.filling[name].has_room(view.cards):
             waits.append(_no_room(rung, snapshot))
-            full = True
+            missing = "room"
         else:
-            return name, "", False
-    return None, ", ".join(waits), full
+            return name, "", ""
+    return None, ", ".join(waits), missing
 
 
 def _missed(view: JobView, name: str) -> int:
@@ -456,15 +465,16 @@ def _no_room(rung: RungView, snapshot: Snapshot) -> str:
     return f"{free if there else f'all {slots} slots of rung {rung.name}'} go to jobs before it"
 
 
-def _make_room(
+def _close_own(
     view: JobView, snapshot: Snapshot, now_s: float, why: str
 ) -> list[tuple[Action, str]]:
     """A job that waits for the very slot its own lapsed launch still occupies gets it closed.
 
+    So is a launch that never claimed while its rung is passed over: it would be paid for all that time.
     Unless somebody else lives on that machine.
     """
     return [
-        (ReleaseBill(bill.job, bill.launch, bill.rung), f"{why}, and its slot is needed")
+        (ReleaseBill(bill.job, bill.launch, bill.rung), why)
         for bill in snapshot.bills_of.get(view.job, ())
         if now_s >= bill.retry_at_s
         and not bill_is_over(bill, view)

@@ -47,21 +47,22 @@ def entry(
     rung: Rung,
     settlement: Closed | Bounded,
     now_s: float,
+    since_s: float,
     experiment: str,
     team: str | None = None,
 ) -> LedgerEntry | None:
     """What a launch cost that is settled at ``now_s`` (Unix time); ``None`` if it cost nothing.
 
     It costs nothing where no machine came of it, or where its rung has no price. A machine is paid for
-    from its receipt to the settlement by our clock, unless its platform tells how long.
+    ``since_s`` seconds, from its receipt to the settlement by the store's times (a wall clock of ours
+    may jump by a day between them), unless its platform tells how long.
     """
     intent, receipt, price = bill.intent, bill.receipt, rung.price
     told_s = settlement.paid_s if isinstance(settlement, Closed) else None
     if intent is None or not intent.name or price is None or not (bill.cost or told_s):
         return None
-    end_s = settlement.until_s if isinstance(settlement, Bounded) else now_s
-    began_s = receipt.at_s if receipt else intent.at_s
-    paid_s = max(0.0, end_s - began_s if told_s is None else told_s)
+    ahead_s = settlement.until_s - now_s if isinstance(settlement, Bounded) else 0.0
+    paid_s = max(0.0, since_s + ahead_s if told_s is None else told_s)
     part = share(intent, receipt)
     return LedgerEntry(
         job=bill.job,

@@ -473,7 +473,7 @@ class Dispatcher:
             receipt.card,
             receipt.at_s,
             dict(receipt.handle),
-            jobs if len(jobs) > 1 else None,
+            jobs if bill.intent.pack else None,
         )
         bill.receipt = record
         key = keys.receipt(bill.job, bill.launch)

@@ -261,6 +261,29 @@ def test_a_rung_is_passed_over_for_a_while_where_the_next_one_is_full() -> None:
     assert action == Launch("j", "local", "vacant"), "there is no other rung to wait for"
 
 
+def test_nobody_pays_for_a_machine_that_is_passed_over() -> None:
+    """Whether the next rung is full or parked; a lapsed holder's machine is another matter."""
+    bill = BillView("j", 1, "local", machine="m", beside=(("b", 1),))
+    parked = replace(RUNG, name="dear", parked_until_s=500.0, parked_for="NoSlots")
+
+    def closes(view: JobView, *others: JobView) -> list[str]:
+        bills = (bill, BillView("b", 1, "local", machine="m", beside=(("j", 1),)))
+        seen = Snapshot((view, *others), bills, {"local": RUNG, "dear": parked})
+        return [
+            why for action, why in decide(seen, 100.0) if action == ReleaseBill("j", 1, "local")
+        ]
+
+    view = job(witness("expected"), age_s=61.0, rungs=LADDER, launched_on="local")
+    finished = replace(job(witness("finished")), job="b")
+    assert closes(view, finished) == [
+        "launch 1 did not claim within its 60 s window, and nobody waits for its machine any more"
+    ]
+    assert not closes(view, replace(job(witness("held")), job="b")), "somebody lives there"
+    assert not closes(replace(view, launched_on=""), finished), "it is launched there again"
+    silent = replace(view, witness=witness("held"), no_shows={"local": NoShows(1, 160.0)})
+    assert not closes(silent, finished)
+
+
 def test_a_job_is_not_ended_before_every_rung_had_its_turn() -> None:
     missed = {"local": NoShows(FRUITLESS_BUDGET, 160.0)}
     spent = {"unclaimed": FRUITLESS_BUDGET, "no_shows": missed}

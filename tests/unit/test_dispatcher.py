@@ -620,6 +620,20 @@ def test_a_launch_that_is_made_forgives_the_rejections_before_it() -> None:
             lease.write(Release(lease.holder, lease.attempt, 10, "preempted"))
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_nobody_owes_a_launch_that_was_refused_where_he_cannot_even_ask(seen: bool) -> None:
+    bench = Bench()
+    bench.runner.failures = [Rejected("the key is not known")]
+    bench.runner.settlements = [Pending("the key is not known", seen=seen)] * 99
+    bench.dispatcher.tick()
+    assert bench.dispatcher.drain(0.5, 0.1) is not seen, "what was seen is waited for"
+    found = bench.store.read(keys.settlement(bench.jobs[0], 1, 1))
+    assert isinstance(found, Found)
+    record = load(SettlementRecord, found.body, "s")
+    assert record.outcome == ("pending" if seen else "closed")
+    assert record.reason.endswith("the key is not known" + ("" if seen else ")"))
+
+
 def test_a_refused_job_ends_with_the_workers_words() -> None:
     bench = Bench()
     bench.dispatcher.tick()

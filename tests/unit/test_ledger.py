@@ -14,7 +14,16 @@ from typer.testing import CliRunner
 
 from tenure.cli import costs as command
 from tenure.dispatch import ledger
-from tenure.dispatch.contract import Bounded, Capacity, Closed, Job, NoSlots, Receipt, Unreachable
+from tenure.dispatch.contract import (
+    Bounded,
+    Capacity,
+    Closed,
+    Job,
+    NoSlots,
+    Pending,
+    Receipt,
+    Unreachable,
+)
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.ledger import JobCost, RungCost, by_job, by_rung, once, read_ledger, writer
 from tenure.dispatch.loop import Dispatcher
@@ -224,6 +233,32 @@ def test_two_dispatchers_that_settle_one_launch_are_summed_once() -> None:
         assert len(list(till.store.list(keys.LEDGER))) == 2
         (entry,) = till.entries()
         assert entry.paid_s == pytest.approx(100.0, abs=2), "who saw its end first"
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -3600.0])
+def test_a_wall_clock_that_jumps_changes_no_cost(jump_s: float) -> None:
+    with FakeClock() as clock:
+        till = Till(clock)
+        till.dispatcher.tick()
+        clock.sleep(1800.0)
+        clock.wall_skew_s += jump_s
+        till.finish(0)
+        till.dispatcher.tick()
+        (entry,) = till.entries()
+        assert entry.paid_s == pytest.approx(1800.0, abs=2)
+
+
+def test_a_platform_that_could_not_be_asked_has_not_said_that_there_is_a_machine() -> None:
+    with FakeClock() as clock:
+        till = Till(clock)
+        till.runner.failures = [Unreachable("no answer", sent=True)]
+        till.runner.settlements = [Pending("the look failed", seen=False), Closed("none bears it")]
+        till.dispatcher.tick()
+        for _ in range(300):
+            clock.sleep(5.0)
+            till.dispatcher.tick()
+        assert not till.runner.settlements
+        assert [entry for entry in till.entries() if entry.launch == 1] == []
 
 
 def test_a_void_launch_and_a_rung_without_a_price_have_no_entry() -> None:

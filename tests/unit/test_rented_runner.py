@@ -196,6 +196,7 @@ def test_a_ghost_that_is_not_listed_yet_is_not_closed(
         runner.launch([job()])
     settlement = runner.release(by_name())
     assert isinstance(settlement, Pending) and "no answer" in settlement.reason
+    assert not settlement.seen  # nothing is paid for what nobody has seen
     assert isinstance(runner.release(by_name("tenure-other")), Closed)
     ListPlatform.unlisted.clear()  # now it is listed
     assert isinstance(runner.release(by_name()), Closed) and not ListPlatform.machines
