@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -238,7 +238,7 @@ class OwnProcessRunner:
 
     def _take_slot(self, job: Job) -> None:
         """Dispatchers learn of each other's launches late; this machine knows. Raises NoSlots."""
-        running = sum(_leads(process) for process in live_processes(self._name, job.store))
+        running = len(set(_names(live_processes(self._name, job.store))))
         if running >= self._config.slots:
             raise NoSlots(f"{running} workers of runner {self._name} run here already")
 
@@ -517,6 +517,13 @@ def live_processes(runner: str, store_url: str) -> list[psutil.Process]:
     return _with_environ({_RUNNER: runner, "TENURE_STORE": store_url})
 
 
+def _names(processes: Iterable[psutil.Process]) -> Iterator[str]:
+    """The launch that each serves: a worker, and whatever it started, in whatever session."""
+    for process in processes:
+        with suppress(psutil.Error):
+            yield process.environ()[_NAME]
+
+
 def _bearers(name: str) -> list[psutil.Process]:
     """The live processes whose environment bears the name: a worker and what it started."""
     return _with_environ({_NAME: name})
@@ -539,8 +546,8 @@ def _leaders(name: str) -> list[psutil.Process]:
     for process in _bearers(name):
         with suppress(psutil.Error):
             if _leads(process) and _RUNNER in process.environ():
-                found.append(process)
-    return found
+                found.append((process.create_time(), process.pid, process))
+    return [process for _, _, process in sorted(found)]  # torchrun's ranks lead sessions as well
 
 
 def _leads(process: psutil.Process) -> bool:

@@ -111,7 +111,9 @@ except BaseException as error:
     sys.exit(0)
 sys.exit(1)
 """
-_IN_QUOTES = {0: "\\x00", 10: "\\n", 13: "\\r", 39: "\\'", 92: "\\\\"}
+_UNPACK = base64.b64encode(
+    b"import sys,zlib,base64\nexec(zlib.decompress(base64.b64decode(sys.argv[1])))"
+).decode()
 
 
 def program() -> str:
@@ -146,11 +148,8 @@ def shell(program: str) -> str:
     place = f"/tmp/tenure_{SYSTEM.nonce()}"
     text = f"import shutil\nshutil.rmtree({place!r}, True)\n{program}"
     first = f"place = {place!r}\ntext = {text!r}\n{_FIRST}"
-    # As letters of Latin-1 it is a fifth shorter than in base85.
-    packed = zlib.compress(first.encode(), 9).decode("latin-1").translate(_IN_QUOTES)
-    lines = f"#coding:latin-1\nimport zlib\nexec(zlib.decompress('{packed}'.encode('latin-1')))\n"
-    encoded = base64.b64encode(lines.encode("latin-1")).decode()
-    return f"echo {encoded} | base64 -d | python3 -I - || exec python3 -I {place}/start"
+    packed = base64.b64encode(zlib.compress(first.encode(), 9)).decode()
+    return f"echo {_UNPACK} | base64 -d | python3 -I - {packed} || exec python3 -I {place}/start"
 
 
 def packet(

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from runners.own_process import OwnProcessRunner
+from tenure.dispatch.billing import receipt_of
 from tenure.dispatch.contract import Job, Site
 from tenure.dispatch.loop import Dispatcher, Rung
 from tenure.dispatch.world import Bill
@@ -46,6 +47,9 @@ class Ladder:
         for child in self.runner._children.values():
             child.kill()
             child.wait()
+        for bill in self.dispatcher.world.bills.values():
+            if bill.receipt:  # its temporary folder goes with it
+                self.runner.release(receipt_of(bill.receipt))
 
     def another(self) -> Dispatcher:
         """A further dispatcher, as after a restart."""

@@ -27,7 +27,8 @@ from tests.seaweed_iam import ROLE, SeaweedIam
 CHECKOUT = Path(__file__).resolve().parents[2]
 ENTRY = "tests.e2e.quick.experiment:Quick"
 LEASE_S = 8.0  # so that a lost machine costs seconds
-_PATIENCE_S = 240.0
+STEPS = 60  # 24 s: long enough to be taken away in the middle, on a busy machine too
+_PATIENCE_S = 400.0
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def enlisted(store: Store, account: Account, count: int, pause_s: float) -> list
     specs = [
         JobSpec(
             account.kind, "train", "training", ENTRY,
-            {"level": 1.0, "steps": 40, "pause_s": pause_s}, seed, 1, digest, data, 4,
+            {"level": 1.0, "steps": STEPS, "pause_s": pause_s}, seed, 1, digest, data, 4,
             max_silence_s=LEASE_S,
         )
         for seed in range(count)
@@ -104,7 +105,7 @@ def test_one_plan_over_all_five_with_every_kind_of_trouble(
     iam: SeaweedIam, accounts: list[Account]
 ) -> None:
     store = open_store(iam.url("five"))
-    wanted = [spec.id for account in accounts for spec in enlisted(store, account, 3, 0.25)]
+    wanted = [spec.id for account in accounts for spec in enlisted(store, account, 3, 0.4)]
     for account in accounts:
         account.ghost()  # the first create of each is done, and its answer lost
     dispatcher = Dispatcher(store, ladder(accounts, machines=2), SYSTEM)
@@ -130,14 +131,19 @@ def test_one_plan_over_all_five_with_every_kind_of_trouble(
         assert w and w.phase == "finished" and w.exit_code == 0 and w.pointer, w
         line = line_of(store, job, w.pointer)
         assert [m.ordinal for m in line] == list(range(1, w.pointer.ordinal + 1))
-        assert [m.step for m in line] == sorted({m.step for m in line}) and line[-1].step == 40
+        assert [m.step for m in line] == sorted({m.step for m in line}) and line[-1].step == STEPS
         check_no_later_word(store, job, w.attempt)
 
     entries, troubles = read_ledger(store)
     assert not troubles
     costs = {cost.rung: cost for cost in by_rung(entries)}
     for account in accounts:
-        assert account.alive() == [] and not account.machines.running
+        assert account.alive() == []
+        while (
+            account.machines.running
+        ):  # within the seconds that a platform gives them after SIGTERM
+            assert SYSTEM.monotonic_s() < end_s
+            SYSTEM.sleep(0.1)
         assert all(name.startswith(prefix) for name in account.billed())
         cost = costs[account.kind]
         assert cost.currency == account.currency and cost.amount > 0

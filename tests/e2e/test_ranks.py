@@ -33,6 +33,12 @@ def job(ladder: Ladder, **config: object) -> str:
     return spec.id
 
 
+def spec_of(ladder: Ladder, ident: str) -> JobSpec:
+    spec = ladder.dispatcher.world.jobs[ident].spec
+    assert spec
+    return spec
+
+
 def followed(ladder: Ladder, ident: str) -> Witness:
     ended = ladder.dispatcher.follow([ident], every_s=0.2, for_s=120.0)
     assert ladder.dispatcher.drain(60.0)
@@ -62,9 +68,10 @@ def test_two_ranks_train_and_one_holds(tmp_path: Path, make_ladder: Make) -> Non
 def test_a_rank_that_is_killed_costs_what_followed_the_last_milestone(
     tmp_path: Path, make_ladder: Make
 ) -> None:
-    ladder = make_ladder(tmp_path, cards=2)
+    ladder = make_ladder(tmp_path, slots=2, cards=2)
     ident = job(ladder, pause_s=0.05, note=str(tmp_path))
     victim = pid_of(tmp_path, ladder, 1, 1)
+    ladder.runner._take_slot(ladder.runner_job(spec_of(ladder, ident), 9, "another"))  # one is free
     while not (w := ladder.dispatcher.world.jobs[ident].witness) or not w.pointer:
         ladder.dispatcher.tick()
         time.sleep(0.05)
