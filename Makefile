@@ -33,9 +33,10 @@ debian:
 		|| echo "== test: they could not be installed; some tests will skip"; \
 	fi
 
+# Four processes on two cores: half of the tests wait, for other processes and for leases to end.
 test: $(STAMP) debian
 	@echo "== test"
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 4
 
 check: $(STAMP)
 	@echo "== check: ruff"

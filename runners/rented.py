@@ -153,26 +153,29 @@ class RentedRunner:
 
     def _order(self, jobs: Sequence[Job]) -> Order:
         """Everything a machine needs, put where it can fetch it. Raises a LaunchFailed."""
+        window_s = max(self._config.claim_window_s, *(job.window_s for job in jobs))
+        config = self._config.model_copy(update={"claim_window_s": window_s})
         try:
             store = self._store(jobs[0].store)
             wheel = cargo.publish_wheel(store, self._site.clock)
             lock = None
             if self._lock and not self._built_by_platform:
                 lock = cargo.publish_lock(store, self._lock, self._site.clock)
-            envelopes = [self._envelope(store, job) for job in jobs]
+            envelopes = [self._envelope(store, job, config) for job in jobs]
         except StoreSilent as error:
             raise Unreachable(f"the store did not answer: {error}", sent=False) from None
         except (StoreUnusable, Corrupt, OSError) as error:
             raise Rejected(str(error)) from None
+        lives_s = int(min(window_s + _LINK_SLACK_S, _LONGEST_LINK_S))
         program = stage_zero.program()
         packet = stage_zero.packet(
-            wheel=(self._link(store, wheel.key), wheel.sha256, wheel.file),
-            lock=(self._link(store, lock.key), lock.sha256) if lock else None,
-            envelopes=[(self._link(store, key), cards) for key, cards, _ in envelopes],
+            wheel=(self._link(store, wheel.key, lives_s), wheel.sha256, wheel.file),
+            lock=(self._link(store, lock.key, lives_s), lock.sha256) if lock else None,
+            envelopes=[(self._link(store, key, lives_s), cards) for key, cards, _ in envelopes],
             card=self._config.card,
             hide=self.PLATFORM.VARIABLES,
             end=self._ending(),
-            session_s=self._wall_s(min(until_s for *_, until_s in envelopes)),
+            session_s=self._wall_s(min(until_s for *_, until_s in envelopes), config),
         )
         return Order(
             jobs[0].name,
@@ -184,13 +187,12 @@ class RentedRunner:
             self._config.secrets,
         )
 
-    def _wall_s(self, until_s: float) -> float:
+    def _wall_s(self, until_s: float, config: RentedConfig) -> float:
         """How long a machine may live from its start, seconds: what its credentials serve at least.
 
         It may come up at the end of the claim window. ``until_s`` is Unix time by another clock, which
         is near ours: an STS and a store refuse requests of a clock that is 15 minutes off.
         """
-        config = self._config
         left_s = until_s - self._site.clock.wall_s() - config.claim_window_s
         if left_s >= config.session_s:
             return config.session_s
@@ -211,12 +213,12 @@ class RentedRunner:
         )  # fmt: skip
         return left_s
 
-    def _envelope(self, store: Store, job: Job) -> tuple[str, int, float]:
+    def _envelope(self, store: Store, job: Job, config: RentedConfig) -> tuple[str, int, float]:
         """Publish what one job needs: the key of its envelope, its cards, and when its credentials end."""
         clock = self._site.clock
         spec: JobSpec = read_spec(store, job.job_id)
         cargo.publish(store, spec, self._site.root, clock)
-        granted = grant(job.store, spec, self._config, clock)
+        granted = grant(job.store, spec, config, clock)
         if granted.warning and self._config.trust == "full":  # else ``_wall_s`` says it
             _LOG.warning("job %s, launch %d: %s", job.job_id, job.launch, granted.warning)
         variables = {
@@ -232,10 +234,9 @@ class RentedRunner:
         }
         return cargo.write_envelope(store, job, variables, clock), spec.cards, granted.until_s
 
-    def _link(self, store: Store, key: str) -> str:
-        """A link that opens ``key`` until the claim window is over, and some."""
-        lives_s = min(self._config.claim_window_s + _LINK_SLACK_S, _LONGEST_LINK_S)
-        link = store.presign(key, "GET", int(lives_s))
+    def _link(self, store: Store, key: str, lives_s: int) -> str:
+        """A link that opens ``key`` for so many seconds: until the claim window is over, and some."""
+        link = store.presign(key, "GET", lives_s)
         if link is None:
             raise Rejected(
                 f"the store {store.url.partition(':')[0]}: lies on this machine, and a machine of "

@@ -37,6 +37,7 @@ class Job:
     store: str  # URL
     cards: int = 1
     requires: Environment | None = None
+    window_s: float = 0.0  # how long its claim is waited for, which grows where none came in time
 
 
 @dataclass(frozen=True)

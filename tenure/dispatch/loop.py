@@ -405,7 +405,7 @@ class Dispatcher:
     def _job(self, each: _Reserved, bill: Bill) -> Job:
         """A launch as a runner is told of it: its own number, and the name of its machine."""
         assert bill.intent is not None
-        requires = each.spec.requires
+        requires, w = each.spec.requires, each.memory.witness
         return Job(
             each.job,
             each.spec.kind,
@@ -414,6 +414,7 @@ class Dispatcher:
             self._store.url,
             each.spec.cards,
             Environment(requires) if requires is not None else None,
+            w.launch.window_s if w and w.launch else 0.0,
         )
 
     def _open_bills(

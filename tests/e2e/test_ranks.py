@@ -12,6 +12,8 @@ import pytest
 
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import read_witness
 from tenure_protocol.records import JobSpec, Witness
 from tenure_worker import code, exits
 from tests.e2e.ladder import Ladder, bears, check_one_line
@@ -106,6 +108,36 @@ def test_sigterm_gives_one_last_milestone_and_leaves_no_rank(
     assert not any(bears(pid, "TENURE_JOB", ident) for pid in pids)
     w = followed(ladder, ident)
     assert w.phase == "finished" and w.attempt == 2 and w.result == {"total": TOTAL}
+
+
+def test_what_a_rank_forks_obeys_sigterm(tmp_path: Path, make_ladder: Make) -> None:
+    """A worker of a pool or of a loader is ended by SIGTERM, and waited for without an end."""
+    ladder = make_ladder(tmp_path, cards=2)
+    w = followed(ladder, job(ladder, forks=True))
+    assert w.phase == "finished" and w.result == {"total": TOTAL}, w.reason
+
+
+@pytest.mark.parametrize("whole_session", [False, True])
+def test_no_rank_outlives_the_worker_that_was_launched(
+    tmp_path: Path, make_ladder: Make, whole_session: bool
+) -> None:
+    """Each rank is in a session of its own. The worker alone may be killed by a kernel out of memory,
+    torchrun with it by whoever ends its session; the one leaves time for a last milestone."""
+    ladder = make_ladder(tmp_path, cards=2)
+    ident = job(ladder, pause_s=0.1, note=str(tmp_path))
+    pids = [pid_of(tmp_path, ladder, 1, rank) for rank in (0, 1)]
+    (bill,) = ladder.dispatcher.world.bills.values()
+    assert bill.receipt
+    leader = int(str(bill.receipt.handle["pid"]))
+    assert all(os.getsid(pid) != leader for pid in pids), "or this would show nothing"
+    (os.killpg if whole_session else os.kill)(leader, signal.SIGKILL)
+    end_s = time.monotonic() + 60.0
+    while any(bears(pid, "TENURE_JOB", ident) for pid in pids):
+        assert time.monotonic() < end_s, "a rank lives on"
+        time.sleep(0.05)
+    if not whole_session:
+        w = read_witness(ladder.store, keys.witness("ranks", ident)).witness
+        assert w and w.phase == "released" and w.pointer and w.pointer.step % EVERY, w
 
 
 def test_more_cards_than_the_rung_has_is_no_allowed_rung(tmp_path: Path, make_ladder: Make) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -541,6 +542,32 @@ def test_what_ignores_sigterm_is_killed_and_leaves_nothing_behind(
     one._wait([leaving])
     assert leaving.code == 3
     until(lambda: not psutil.pid_exists(int(note.read_text())) or zombie(int(note.read_text())))
+
+
+@pytest.mark.parametrize("how", ["killed", "asked", "ended"])
+def test_nothing_of_a_job_lives_on_in_a_session_of_its_own(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun's ranks are: whoever kills the session of the worker alone reaches none of them."""
+    monkeypatch.setattr(machine, "GRACE_S", 0.3)
+    one, note = made(tmp_path), tmp_path / "pids"
+    deep = f"trap '' TERM; echo $$ >> {note}; while true; do sleep 1; done"
+    script = 'setsid sh -c "$DEEP" & setsid sh -c \'setsid sh -c "$DEEP" & exit\' & '
+    script += f"until test $(grep -c . {note}) = 2; do sleep 0.05; done; "
+    script += "exit 0" if how == "ended" else "sleep 600"
+    other = machine.Child(["sleep", "600"], tmp_path, os.environ, "", 1000)
+    child = machine.Child(["sh", "-c", script], tmp_path, {**os.environ, "DEEP": deep}, "", 1000)
+    one._children.append(child)
+    until(lambda: note.exists() and len(note.read_text().split()) == 2)
+    if how == "killed":
+        os.kill(child._process.pid, signal.SIGKILL)
+    elif how == "asked":
+        one.stop()
+    one._wait([child])
+    until(lambda: all(zombie(int(pid)) for pid in note.read_text().split()))
+    assert not other.over(), "the job beside it has another mark"
+    other.kill()
+    until(other.over)
 
 
 def zombie(pid: int) -> bool:

@@ -121,8 +121,10 @@ class LinksStore:
     """As much of a store as an order needs."""
 
     url = "s3://b"
+    lives_s: ClassVar[list[int]] = []
 
     def presign(self, key: str, method: str, lives_s: int) -> str:
+        self.lives_s.append(lives_s)
         return f"http://store/{key}"
 
 
@@ -230,6 +232,13 @@ def test_a_ghost_that_is_listed_is_the_launch(make: Make) -> None:
     ListPlatform.fails["create"] = LOST
     receipt = make().launch([job()])
     assert receipt.handle == {"id": NAME} and ListPlatform.machines == [NAME]
+
+
+def test_links_live_as_long_as_the_claim_is_waited_for(make: Make) -> None:
+    """The window doubles where nobody came in time: links of the first length would never do."""
+    LinksStore.lives_s.clear()
+    make(claim_window_s=600.0).launch([Job("j", "train", 4, NAME, "s3://b", window_s=4800.0)])
+    assert len(LinksStore.lives_s) == 2 and min(LinksStore.lives_s) > 4800
 
 
 # -------------------------------------------------------------------------------- the wall

@@ -5,12 +5,16 @@ other: it claims, renews, saves, and finishes. The others run the same ``train()
 :class:`Follower`, which has a tenure's methods and none of its rights: they count steps and load what
 rank 0 loads. ``save`` is called in rank 0 alone, as is customary with DistributedDataParallel.
 
+torchrun gives each rank a session of its own, so that who kills that of the worker reaches none of them:
+when the worker is gone torchrun is told to end, and when torchrun is gone so is every rank.
+
 The ranks speak through a folder of this machine: what rank 0 claimed and resumed from, what made a rank
 fail, and with which code rank 0 ended, since torchrun itself ends with 1 whatever that was.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -36,6 +40,7 @@ VARIABLE = "TENURE_GANG"  # the folder; set for ranks, and for nobody else
 _LOOK_EVERY_S = 0.05
 _MOST_WORDS = 2000
 _EXIT = "exit"
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class RankFailed(Exception):
@@ -56,9 +61,12 @@ class Gang:
 
     @classmethod
     def of_environment(cls) -> Gang | None:
-        """The gang this process is a rank of, if it is one."""
+        """The gang this process is a rank of, if it is one; from then on it does not outlive torchrun."""
         folder = os.environ.get(VARIABLE)
-        return cls(Path(folder), int(os.environ["RANK"])) if folder else None
+        if not folder:
+            return None
+        _dying_with_parent(signal.SIGKILL)()
+        return cls(Path(folder), int(os.environ["RANK"]))
 
     def own_folder(self) -> Path:
         """A folder for this rank's files, which goes with the gang's."""
@@ -115,7 +123,11 @@ def lead(spec: JobSpec) -> int:
         f"--nproc-per-node={spec.cards}", "--max-restarts=0", "-m", "tenure_worker", *sys.argv[1:],
     ]  # fmt: skip
     try:
-        process = subprocess.Popen(command, env={**os.environ, VARIABLE: str(folder)})
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, VARIABLE: str(folder)},
+            preexec_fn=_dying_with_parent(signal.SIGTERM),
+        )
 
         def pass_on(number: int, _: FrameType | None) -> None:
             process.send_signal(number)
@@ -133,6 +145,19 @@ def lead(spec: JobSpec) -> int:
         return code or exits.CODE_ERROR
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _dying_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """What gives the process that calls it a signal once its parent is gone; on Linux alone."""
+    try:
+        prctl = ctypes.CDLL(None).prctl  # found before a fork: a forked child should load nothing
+    except (AttributeError, OSError):
+        return lambda: None
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+    return ask
 
 
 def note_exit(code: int) -> int:
@@ -196,18 +221,24 @@ def follow(spec: JobSpec, gang: Gang, train: Callable[[Follower], object]) -> in
     """Run ``train`` beside rank 0; the exit code of this rank.
 
     SIGTERM ends a rank once rank 0 has ended, and not before: its last milestone may need all of them.
+    SIGINT is for rank 0 alone. What the experiment forks obeys both.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = os.getpid()
 
-    def ended(_number: int, _: FrameType | None) -> None:
-        def wait() -> None:
-            while gang.heard(_EXIT) is None:
-                SYSTEM.sleep(_LOOK_EVERY_S)
-            os._exit(exits.RELEASED)
+    def asked(number: int, _: FrameType | None) -> None:
+        if os.getpid() != owner:  # a forked child of the experiment, such as a loader's worker
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif number == signal.SIGTERM:
+            SYSTEM.spawn(end, "tenure-rank-end")
 
-        SYSTEM.spawn(wait, "tenure-rank-end")
+    def end() -> None:
+        while gang.heard(_EXIT) is None:
+            SYSTEM.sleep(_LOOK_EVERY_S)
+        os._exit(exits.RELEASED)
 
-    signal.signal(signal.SIGTERM, ended)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
     follower = Follower(spec, gang)
     try:
         train(follower)

@@ -41,6 +41,8 @@ MOST_OUTPUT_BYTES = 64 << 20  # of one job
 _LOOK_EVERY_S = 0.1
 _LINE_BYTES = 1 << 16
 _DRAIN_S = 5.0
+_MARK = "TENURE_CHILD"
+_SWEEPS = 5
 _NEEDED = ("TENURE_STORE", "TENURE_JOB", "TENURE_LAUNCH")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -89,7 +91,11 @@ class Packet:
 
 
 class Child:
-    """A process in a session of its own, whose output goes to ours up to a cap."""
+    """A process in a session of its own, whose output goes to ours up to a cap.
+
+    What it starts may take a session of its own in turn, as the ranks of torchrun do; all of it bears the
+    child's mark in its environment.
+    """
 
     def __init__(
         self,
@@ -100,10 +106,11 @@ class Child:
         most_bytes: int,
     ) -> None:
         self.code: int | None = None
+        self._mark = f"{_MARK}={SYSTEM.nonce()}".encode()
         self._process = subprocess.Popen(
             list(argv),
             cwd=folder,
-            env=dict(environ),
+            env={**environ, _MARK: self._mark.decode().partition("=")[2]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -116,7 +123,7 @@ class Child:
         )
 
     def over(self) -> bool:
-        """Whether it has ended; what it left behind in its session ends with it."""
+        """Whether it has ended; what it left behind, in whatever session, ends with it."""
         if self.code is None:
             how = os.WEXITED | os.WNOWAIT | os.WNOHANG  # not reaped: its number stays its own
             if os.waitid(os.P_PID, self._process.pid, how) is None:
@@ -134,10 +141,24 @@ class Child:
                 os.kill(self._process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to its whole session."""
+        """SIGKILL to its whole session, and to all that bears its mark."""
         if self.code is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for _ in range(_SWEEPS):  # who was being started in the first one is there in the next
+                if not _kill_marked(self._mark):
+                    return
+
+
+def _kill_marked(mark: bytes) -> bool:
+    """SIGKILL to every process with ``mark`` in its environment; whether there was any."""
+    found = False
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it is gone, a zombie, or another user's
+            if mark in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                found = True
+    return found
 
 
 _OUTPUT = threading.Lock()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import signal
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ STATE, RANKS = "state.json", "ranks"
 
 
 class Ranks:
-    """config: steps, pause_s, fail_at (step at which rank 1 raises), fatal."""
+    """config: steps, pause_s, fail_at (step at which rank 1 raises), forks (each rank starts a helper)."""
 
     def train(self, tenure: Tenure, config: Mapping[str, object], seed: int) -> dict[str, object]:
         import torch
@@ -27,6 +29,14 @@ class Ranks:
         if "note" in config:  # for the test: which process is which rank
             folder = Path(str(config["note"]))
             (folder / f"{tenure.attempt}-{rank}").write_text(str(os.getpid()))
+        if "forks" in config:
+            helper = multiprocessing.get_context("fork").Process(target=SYSTEM.sleep, args=(600.0,))
+            helper.start()
+            helper.terminate()
+            helper.join(20.0)
+            if helper.exitcode != -signal.SIGTERM:
+                helper.kill()
+                raise ValueError(f"rank {rank} cannot end what it forked")
         state = tenure.resume(lambda folder: json.loads((folder / STATE).read_text()))
         total = float(state["total"]) if state else 0.0
 
