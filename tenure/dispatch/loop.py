@@ -41,6 +41,7 @@ WATCH_EVERY_S = 1.0
 _NO_SLOTS_PARK_S = 15.0
 _FIRST_BACKOFF_S = 5.0
 _LONGEST_BACKOFF_S = 600.0
+_WATCH = "the watch"
 _REJECTED_PARK_S = 60.0
 _SLOW_S = 5.0  # a release that takes longer keeps others of its runner out of the round
 
@@ -287,7 +288,11 @@ class Dispatcher:
 
         def run() -> None:
             while watching:
-                self.world.watch()
+                try:
+                    self.world.watch()
+                    self.world.troubles.pop(_WATCH, None)
+                except Exception as error:  # a bug must not end the watch without a word
+                    self.world.troubles[_WATCH] = f"it failed: {type(error).__name__}: {error}"
                 self._clock.sleep(WATCH_EVERY_S)
 
         self._clock.spawn(run, "tenure-watch")

@@ -33,7 +33,7 @@ from tenure.dispatch.contract import (
 )
 from tenure.dispatch.decide import Launch
 from tenure.dispatch.execution import Execution
-from tenure.dispatch.loop import Dispatcher, Rung, _Reserved
+from tenure.dispatch.loop import WATCH_EVERY_S, Dispatcher, Rung, _Reserved
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import encode
@@ -340,6 +340,25 @@ def test_a_platform_that_gives_no_machine_is_asked_once_in_a_round(failure: Exce
     bench.runner.launch = launch  # type: ignore[method-assign]
     bench.dispatcher.tick()
     assert asked == [bench.jobs[0]]
+
+
+def test_a_bug_in_the_watch_is_told_and_does_not_end_it() -> None:
+    with FakeClock() as clock:
+        bench = Bench(clock=clock)
+        world, seen = bench.dispatcher.world, [0]
+
+        def watch() -> None:
+            seen[0] += 1
+            if seen[0] == 2:
+                raise KeyError("a bug")
+
+        world.watch = watch  # type: ignore[method-assign]
+        bench.dispatcher.keep_watching()
+        clock.sleep(1.5 * WATCH_EVERY_S)
+        assert "KeyError: 'a bug'" in world.troubles["the watch"]
+        clock.sleep(3 * WATCH_EVERY_S)
+        assert seen[0] >= 4 and "the watch" not in world.troubles
+        bench.dispatcher.stop_watching()
 
 
 def test_a_rejection_may_be_about_one_job_and_holds_up_no_other() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Mapping
 from datetime import timedelta
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from tenure_protocol.clock import SYSTEM
@@ -15,6 +16,11 @@ from tenure_worker.experiment import Backtest, Evaluation
 from tenure_worker.tenure import Tenure
 
 STATE, RANKS = "state.json", "ranks"
+
+
+def _serve(up: Event) -> None:
+    up.set()
+    SYSTEM.sleep(600.0)
 
 
 class Ranks:
@@ -30,8 +36,11 @@ class Ranks:
             folder = Path(str(config["note"]))
             (folder / f"{tenure.attempt}-{rank}").write_text(str(os.getpid()))
         if "forks" in config:
-            helper = multiprocessing.get_context("fork").Process(target=SYSTEM.sleep, args=(600.0,))
+            context = multiprocessing.get_context("fork")
+            up = context.Event()  # a signal that comes before Python is up in a fork is lost by Python
+            helper = context.Process(target=_serve, args=(up,))
             helper.start()
+            assert up.wait(20.0)
             helper.terminate()
             helper.join(20.0)
             if helper.exitcode != -signal.SIGTERM:
