@@ -415,6 +415,7 @@ def _maker(session: _Session, region: str | None, deadline_s: float) -> _Maker:
     from botocore.config import Config
 
     config = Config(
+        ignore_configured_endpoint_urls=True,  # a machine has the store's URL and no variable of ours
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=min(_CONNECT_S, deadline_s),
         read_timeout=deadline_s,

@@ -93,14 +93,14 @@ sys.exit(start())
 
 # Status 0 is "nothing to run": the shell goes on to ``place`` only where it is known to be ours.
 _FIRST = """
-import os, stat, sys
+import os, sys
 try:
     try:
         os.mkdir(place, 0o700)
     except FileExistsError:
         pass
     one, above = os.lstat(place), os.stat(os.path.dirname(place)).st_mode
-    if not stat.S_ISDIR(one.st_mode) or one.st_uid != os.geteuid() or one.st_mode & 0o77:
+    if one.st_uid != os.geteuid() or one.st_mode & 0o77:  # a link, of any mode, is its maker's
         raise OSError("it is not ours alone")
     if above & 0o22 and not above & 0o1000:
         raise OSError("anybody may rename it")

@@ -37,7 +37,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from runners import cargo
+from runners import cargo, grants
 from runners.grants import MAX_POLICY, Grant, grant, session_policy
 from runners.order import RentedConfig
 from tenure.dispatch.contract import Rejected, Unreachable
@@ -1108,6 +1108,50 @@ def test_a_store_that_no_machine_could_use(scene: Scene, url: str) -> None:
         with pytest.raises(Rejected) as failed:
             grant(url, scene.worker.own, CONFIG.model_copy(update={"trust": trust}), SYSTEM)
         assert "word" not in str(failed.value)
+
+
+# ----------------------------------------------------------------- an endpoint of this machine alone
+
+ELSEWHERE = {
+    "AWS_ENDPOINT_URL": {"AWS_ENDPOINT_URL": "{}"},
+    "AWS_ENDPOINT_URL_S3": {"AWS_ENDPOINT_URL_S3": "{}", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+    "your AWS configuration": {"AWS_CONFIG_FILE": "profile"},
+}
+
+
+@pytest.mark.parametrize("source", ELSEWHERE)
+def test_a_store_whose_url_says_less_than_this_machine_knows_is_refused(
+    source: str, iam: server.SeaweedIam, operator: S3Store, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A machine would be told s3://bucket/prefix and go to AWS; two such stores would be one by name."""
+    (tmp_path / "profile").write_text(f"[default]\nendpoint_url = {iam.endpoint}\n")
+    for name, value in ELSEWHERE[source].items():
+        found = str(tmp_path / value) if value == "profile" else value.format(iam.endpoint)
+        monkeypatch.setenv(name, found)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with pytest.raises(StoreUnusable) as refused:
+        S3Store(f"s3://{BUCKET}/{PREFIX}?region=us-east-1")
+    words = str(refused.value)
+    assert (
+        f"names no endpoint and {source.replace('AWS_', '$AWS_', source[0] == 'A')} sends" in words
+    )
+    assert words.endswith(f"write it into the URL, as endpoint_url={iam.endpoint}")
+    assert "\n" not in words
+    S3Store(f"s3://{BUCKET}/{PREFIX}?region=us-east-1&{words.rpartition(' as ')[2]}")
+
+
+def test_an_endpoint_in_the_url_counts_whatever_else_is_set(
+    scene: Scene, iam: server.SeaweedIam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert S3Store(iam.url(PREFIX)).url == iam.url(PREFIX)
+    assert grant(iam.url(PREFIX), scene.worker.own, CONFIG, SYSTEM).variables
+    # As a machine will, and as docs/credentials.md says: on AWS, what no option names is AWS's own.
+    make: Any = grants._maker(grants._operator([]), "eu-west-1", 5.0)
+    found = {make(service, None).meta.endpoint_url for service in ("s3", "sts")}
+    assert found == {"https://s3.eu-west-1.amazonaws.com", "https://sts.eu-west-1.amazonaws.com"}
 
 
 # --------------------------------------------------------------------------------- words and text

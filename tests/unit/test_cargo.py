@@ -24,7 +24,7 @@ from tenure.dispatch.contract import Job, Rejected, Unreachable
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt, NeverWritten, encode
 from tenure_protocol.lease import keys
-from tenure_protocol.records import JobSpec
+from tenure_protocol.records import JobSpec, load
 from tenure_protocol.store.api import Found, Missing, StoreSilent, Written
 from tenure_protocol.store.memory import MemoryStore
 from tenure_worker import cargo as arrived
@@ -333,6 +333,8 @@ def test_a_safe_place_stays_below_its_folder(place: str) -> None:
         {"place": "../x"},
         {"place": "/x"},
         {"sha256": "../../x"},
+        {"place": "x/y"},
+        {"place": "y/xx"},
         {"size": -1},
         {"size": "1"},
     ],
@@ -345,6 +347,10 @@ def test_an_index_that_is_off_is_corrupt(row: dict[str, object]) -> None:
     )
     with pytest.raises(Corrupt):
         arrived.read_index(store, "d")
+    with pytest.raises((ValueError, TypeError, Corrupt)):  # by itself, whatever the digest says
+        load(arrived.DataIndex, encode(arrived.DataIndex(())).replace(
+            b"[]", json.dumps([{**good, **row}]).encode()
+        ), "d")  # fmt: skip
 
 
 def test_an_index_of_other_rows_is_corrupt_and_a_missing_one_is_said() -> None:
@@ -412,7 +418,10 @@ def test_a_content_is_fetched_once_by_all_attempts_of_a_machine(tmp_path: Path) 
         fetcher(store, tmp_path / "cache").put(SHA256, len(BODY), tmp_path / name)
         asked = len(store.starts)
     assert (tmp_path / "two").read_bytes() == BODY
-    (tmp_path / "cache" / SHA256).write_bytes(b"spoiled")
+    held = tmp_path / "cache" / SHA256
+    assert held.stat().st_mode & 0o777 == 0o400, "of the jobs of a machine none writes to it"
+    held.unlink()
+    held.write_bytes(b"spoiled")
     fetcher(store, tmp_path / "cache").put(SHA256, len(BODY), tmp_path / "three")
     assert (tmp_path / "three").read_bytes() == BODY and len(store.starts) == 2 * asked
 
@@ -465,6 +474,79 @@ def test_files_go_where_the_experiment_looks_and_never_outside(tmp_path: Path) -
         arrived.place_named(index, work, [named], got)
         assert (work / named).exists() is put, named
     arrived.place_named(index, work, [], got)
+
+
+def index_of(*places: str, sha256: str = SHA256, size: int = len(BODY)) -> arrived.DataIndex:
+    rows = (arrived.DataFile(sha256, place.rpartition("/")[2], size, place) for place in places)
+    return arrived.DataIndex(tuple(rows))
+
+
+def test_what_one_job_writes_into_its_data_no_other_reads(tmp_path: Path) -> None:
+    """In place, as a database, a memory map or an HDF5 file is written."""
+    got, index = fetcher(holding(MemoryStore()), tmp_path / "cache"), index_of("data/a", "b")
+    for job in ("one", "two"):
+        arrived.place_data(index, tmp_path / job, got)
+    with (tmp_path / "one" / "data" / "a").open("r+b") as file:
+        file.write(b"mine")
+    for other in ("one/b", "two/data/a", "two/b", f"cache/{SHA256}"):
+        assert (tmp_path / other).read_bytes() == BODY, other
+    arrived.place_data(index, tmp_path / "three", got)
+    assert (tmp_path / "three" / "data" / "a").read_bytes() == BODY
+    assert {path.name for path in (tmp_path / "one").rglob("*")} == {"data", "a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("helper.py", "puts the data file helper.py at helper.py, which is there already"),
+        ("shop/helper.py", "at shop/helper.py, which is there already with other content"),
+        ("shop", "at shop, which is there already"),
+        ("dangling", "at dangling, which is there already"),
+        ("helper.py/x", "at helper.py/x, as if a file of the code were a folder"),
+        ("helper.py/deep/x", "at helper.py/deep/x, as if a file of the code were a folder"),
+    ],
+)
+def test_no_index_puts_data_over_the_code(place: str, words: str, tmp_path: Path) -> None:
+    """Its digest covers contents and names alone; the code was verified before it came."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("helper.py", "shop/helper.py"):
+        (tmp_path / name).write_text("SAFE = 1\n")
+    got = fetcher(holding(MemoryStore()), tmp_path / "cache")
+    with pytest.raises(Corrupt, match=words) as caught:
+        arrived.place_data(index_of("fine", place), tmp_path, got)
+    assert caught.value.key == keys.data_index(index_of("fine", place).digest)
+    for name in ("helper.py", "shop/helper.py"):
+        assert (tmp_path / name).read_text() == "SAFE = 1\n"
+    assert (tmp_path / "fine").read_bytes() == BODY
+
+
+def test_two_contents_of_one_place_are_refused_and_one_of_two_rows_is_not(tmp_path: Path) -> None:
+    store, other = holding(MemoryStore()), hashlib.sha256(b"x").hexdigest()
+    cargo._put(store, keys.data(other), b"x")
+    got, twice = fetcher(store, tmp_path / "cache"), index_of("a", "a")
+    arrived.place_data(twice, tmp_path / "work", got)
+    arrived.place_data(twice, tmp_path / "work", got)  # the store was silent in between
+    assert (tmp_path / "work" / "a").read_bytes() == BODY
+    two = arrived.DataIndex((*twice.files, *index_of("a", sha256=other, size=1).files))
+    with pytest.raises(Corrupt, match="at a, which is there already with other content"):
+        arrived.place_data(two, tmp_path / "work", got)
+
+
+def test_placing_goes_on_after_a_silence(tmp_path: Path) -> None:
+    store, body = Cut(), b"second"
+    second = hashlib.sha256(body).hexdigest()
+    holding(store)
+    cargo._put(store, keys.data(second), body)
+    rows = (*index_of("a").files, *index_of("b", sha256=second, size=len(body)).files)
+    got = fetcher(store, tmp_path / "cache")
+    store.left = 3
+    with pytest.raises(StoreSilent):
+        arrived.place_data(arrived.DataIndex(rows), tmp_path / "work", got)
+    assert (tmp_path / "work" / "a").exists()
+    store.left = None
+    arrived.place_data(arrived.DataIndex(rows), tmp_path / "work", got)
+    assert (tmp_path / "work" / "b").read_bytes() == body
 
 
 def test_a_holder_renews_while_its_data_comes_and_leaves_when_asked() -> None:

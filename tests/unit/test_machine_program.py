@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -600,7 +602,7 @@ def test_the_shell_holds_nothing_that_needs_quoting(yard: Yard) -> None:
     ast.parse(program, feature_version=(3, 8))
     shell = stage_zero.shell(program)
     packet = yard.packet([("http://x/'\"$(", 1)], card="NVIDIA 'T4'", hide=["A\n"])
-    assert re.fullmatch(r"[A-Za-z0-9+/=| _-]+", shell) and len(shell) <= 4048
+    assert re.fullmatch(r"[A-Za-z0-9+/=| _-]+", shell) and len(shell) <= 4048, len(shell)
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", packet)
     odd = stage_zero.shell(
         "import os\nprint('\\'\"$(x)`', \"é\", os.getpid())\nraise SystemExit(7)\n"
@@ -608,6 +610,108 @@ def test_the_shell_holds_nothing_that_needs_quoting(yard: Yard) -> None:
     with subprocess.Popen(["sh", "-c", odd], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stdout.read() == f"'\"$(x)` é {process.pid}\n"
     assert process.returncode == 7, "the shell has become the program: signals reach it"
+
+
+OURS = "import sys\nprint('ours')\n"
+THEIRS = "print('theirs, with our rights')\n"
+
+
+def run_as_ours(shell: str, folder: Path) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def place_of(shell: str) -> Path:
+    path = Path(shell.rpartition(" ")[2])
+    assert path.parent.parent == Path("/tmp") and path.name == "start"
+    return path.parent
+
+
+@pytest.fixture
+def places() -> Iterator[list[Path]]:
+    made: list[Path] = []
+    yield made
+    for path in made:
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("how", ["of another user", "open", "group", "link", "file", "nothing"])
+def test_nothing_that_another_user_put_there_is_run(
+    how: str, tmp_path: Path, places: list[Path]
+) -> None:
+    """On a machine of several users, who reads our command line may be at the place before us."""
+    shell = stage_zero.shell(OURS)
+    place = place_of(shell)
+    places.append(place)
+    theirs = tmp_path / "theirs" if how == "link" else place
+    if how == "file":
+        place.write_text(THEIRS)
+    elif how != "nothing":
+        theirs.mkdir(mode=0o700)
+        (theirs / "start").write_text(THEIRS)
+        theirs.chmod({"open": 0o777, "group": 0o770}.get(how, 0o700))
+    if how == "link":
+        place.symlink_to(theirs)
+    if how == "of another user":
+        if os.geteuid():
+            pytest.skip("only root can give a folder to another user")
+        os.chown(theirs, 12345, 12345)
+    code_, said, errors = run_as_ours(shell, tmp_path)
+    if how == "nothing":
+        assert (code_, said, errors) == (0, "ours\n", "") and not place.exists()
+        return
+    assert (code_, said) == (0, ""), "it says so, and the shell becomes nothing"
+    (line,) = errors.splitlines()
+    assert line.startswith(f"tenure: nothing was run, since {place} cannot be used: ")
+    assert how in ("link", "file") or (theirs / "start").read_text() == THEIRS
+
+
+def test_a_restart_finds_its_own_place_and_each_line_has_another(
+    tmp_path: Path, places: list[Path]
+) -> None:
+    shell = stage_zero.shell(OURS)
+    place = place_of(shell)
+    places.append(place)
+    place.mkdir(mode=0o700)
+    (place / "start").write_text("half of")
+    for _ in range(2):
+        assert run_as_ours(shell, tmp_path) == (0, "ours\n", "")
+        assert not place.exists()
+    assert place_of(stage_zero.shell(OURS)) != place
+
+
+def test_no_module_is_imported_from_where_the_shell_happens_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as /tmp, or a folder that somebody named in $PYTHONPATH and anybody may write to."""
+    for name in ("base64", "zlib", "json", "hashlib", "os", "shutil", "urllib", "tempfile", "stat"):
+        (tmp_path / f"{name}.py").write_text(THEIRS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("TENURE_START", raising=False)
+    code_, said, errors = run_as_ours(stage_zero.shell(stage_zero.program()), tmp_path)
+    assert (code_, said) == (exits.USAGE, "") and "$TENURE_START is not set" in errors
+
+
+def test_the_home_of_somebody_else_is_none(yard: Yard, tmp_path: Path) -> None:
+    """$HOME may be a folder for all; what is in .tenure there decides what we run."""
+    if os.geteuid():
+        pytest.skip("only root can give a folder to another user")
+    for how in ("folder", "link"):
+        home = tmp_path / how
+        (home / ".tenure").parent.mkdir()
+        theirs = home / "theirs" if how == "link" else home / ".tenure"
+        theirs.mkdir()
+        if how == "link":
+            (home / ".tenure").symlink_to(theirs)
+        os.chown(home / ".tenure", 12345, 12345, follow_symlinks=False)
+        one = yard.start(yard.packet([(yard.links.url("/nowhere"), 1)]), HOME=str(home))
+        assert ended(one) == exits.STORE_GONE, one.output()
+        assert list(theirs.iterdir()) == []
 
 
 def old_python() -> str | None:
@@ -658,7 +762,7 @@ def test_a_link_is_tried_again_until_it_opens(yard: Yard) -> None:
     link = yard.links.add(b"body")
     yard.links.failing = 3
     assert links.fetch(link, 120.0, lambda: sum(waited), waited.append) == b"body"
-    assert waited == [0.5, 1.0, 2.0]
+    assert [s for s in waited if s] == [0.5, 1.0, 2.0]  # 0 while an answer is waited for
     yard.links.failing = 1_000
     waited.clear()
     with pytest.raises(links.Silent, match="answered 503 for 120 s") as caught:
@@ -669,6 +773,100 @@ def test_a_link_is_tried_again_until_it_opens(yard: Yard) -> None:
     yard.links.server.server_close()
     with pytest.raises(links.Silent, match="gave no answer"):
         links.fetch(link, 120.0, lambda: sum(waited), waited.append)
+
+
+class Slow:
+    """A server that sends its next answer a byte at a time, for some seconds, or without an end."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.drips: list[tuple[bytes, bytes]] = []  # of each answer: at once, and then byte by byte
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}/x?X-Amz-Signature=s1gnature"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                one = self.listening.accept()[0]
+                threading.Thread(target=self.answer, args=(one,), daemon=True).start()
+
+    def answer(self, one: socket.socket) -> None:
+        with one, suppress(OSError):
+            one.recv(65536)
+            at_once, drip = self.drips[min(self.asked, len(self.drips) - 1)]
+            self.asked += 1
+            one.sendall(at_once)
+            for byte in drip:
+                one.sendall(bytes([byte]))
+                SYSTEM.sleep(0.05)
+            if drip == b"":
+                one.shutdown(socket.SHUT_WR)
+                one.recv(1)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.listening.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+#: Ten seconds of an answer that would be whole and good at their end.
+DRIPS = {
+    "body": (HEAD % 200, b"x" * 200),
+    "header": (b"HTTP/1.1 200 OK\r\n", b"X: " + b"x" * 176 + b"\r\nContent-Length: 0\r\n\r\n"),
+    "status": (b"", b"HTTP/1.1 200 " + b"x" * 180 + b"\r\nContent-Length: 0\r\n\r\n"),
+    "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 32 + b"0\r\n\r\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_a_link_that_drips_is_given_up_at_the_deadline(slow: Slow, what: str) -> None:
+    slow.drips = [DRIPS[what]]
+    with pytest.raises(links.Silent, match="gave no whole answer for 1 s") as caught:
+        links.fetch(slow.url, 1.0, SYSTEM.monotonic_s, SYSTEM.sleep)
+    assert slow.asked == 1 and "s1gnature" not in str(caught.value)
+
+
+def test_sigterm_reaches_a_machine_whose_link_drips(yard: Yard, slow: Slow) -> None:
+    slow.drips = [(HEAD % 20_000, b"x" * 20_000)]
+    one = yard.start(yard.packet([(slow.url, 1)]))
+    until(lambda: slow.asked == 1)
+    yard.machines.end(one, DEADLINE_S)
+    assert ended(one) == exits.RELEASED, one.output()
+    assert "received SIGTERM before any job was started" in one.output()
+
+
+@pytest.mark.parametrize("head", [HEAD % (1 << 40), b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_link_that_opens_more_than_anything_of_ours_is_closed(
+    slow: Slow, head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MOST_BYTES", 1 << 20)
+    slow.drips = [(head + b"x" * (2 << 20), b"x" * 10_000)]
+    with pytest.raises(links.Closed, match="opens more than 1 MiB, which nothing of ours has"):
+        links.fetch(slow.url, 60.0, SYSTEM.monotonic_s, SYSTEM.sleep)
+    assert slow.asked == 1
+
+
+def test_half_an_answer_is_none(slow: Slow) -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbo"
+    halves = [HEAD % 4 + b"bo", HEAD % 4, chunked, b"HTTP/1.1 20", b"", HEAD % 4 + b"body"]
+    slow.drips = [(half, b"") for half in halves]
+    waited: list[float] = []
+    body = links.fetch(slow.url, 120.0, lambda: sum(waited), waited.append)
+    assert (body, slow.asked) == (b"body", len(halves))
+
+
+def test_a_platform_that_drips_does_not_keep_a_machine_from_its_end(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "READ_S", 0.3)
+    slow.drips = [DRIPS["body"]]
+    said: list[str] = []
+    assert not links.end_machine({"url": slow.url}, {}, said.append, lambda _: None)
+    assert slow.asked == links.TRIES and "gave no answer (TimeoutError)" in said.pop()
 
 
 def test_the_machines_own_end_is_tried_three_times_and_tells_no_key(yard: Yard) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _FIRST_PART_BYTES, _SMALLEST_PART_BYTES, _LARGEST_PART_BYTES = 1 << 20, 1 << 16,
 _QUICK_S, _SLOW_S = 1.0, 4.0
 _TELL_EVERY_S = 0.25
 _LOCKED_EVERY_S = 0.2
+_CACHED_MODE, _USUAL_MODE = 0o400, 0o644
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -49,7 +51,11 @@ class BadBundle(Exception):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file that an experiment reads, and where it goes: a path below the working directory."""
+    """One file that an experiment reads, and where it goes: a path below the working directory.
+
+    The digest of an index does not cover places, so none may give a file another name: what was published
+    as data would be a module then.
+    """
 
     sha256: str
     name: str
@@ -63,6 +69,8 @@ class DataFile:
             raise ValueError("a size is not negative")
         if self.place != INSTALLED and not safe(self.place):
             raise ValueError(f"the place {self.place!r} does not lie below the working directory")
+        if self.place not in (INSTALLED, self.name) and not self.place.endswith(f"/{self.name}"):
+            raise ValueError(f"the place {self.place!r} is none of a file named {self.name!r}")
 
 
 @dataclass(frozen=True)
@@ -182,23 +190,42 @@ class Fetcher:
         self._breathe = breathe  # called in the caller's thread, several times a second
 
     def put(self, sha256: str, size: int, target: Path) -> None:
-        """Make ``target`` the content ``sha256``, by a link or a copy.
+        """Make ``target`` the content ``sha256``: a copy of its own, which its job may write to.
 
         A download that was cut goes on where it stopped, in a later attempt too. Raises Corrupt
         (with the key), ``OSError`` or StoreSilent.
         """
         self._cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         held = self._cache / sha256
+        target.parent.mkdir(parents=True, exist_ok=True)
         with (self._cache / f"{sha256}.lock").open("ab") as lock:
             self._take(lock, size)  # the jobs of one machine may need the same file
-            if not (held.is_file() and self._sha256(held, size) == sha256):
+            if not (held.is_file() and self._copied(held, sha256, size, target)):
                 self._download(sha256, size, held)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
+                if not self._copied(held, sha256, size, target):
+                    raise Corrupt("its copy on this disk changes by itself", keys.data(sha256))
+
+    def has_put(self, sha256: str, size: int, target: Path) -> bool:
+        """Whether ``target`` is a file of that content."""
+        return target.is_file() and self._sha256(target, size) == sha256
+
+    def _copied(self, held: Path, sha256: str, size: int, target: Path) -> bool:
+        """Copy a file of the cache, unless what was read of it has another digest than its name."""
+        digest, (number, name) = hashlib.sha256(), tempfile.mkstemp(dir=target.parent)
+        draft = Path(name)
         try:
-            os.link(held, target)
-        except OSError:  # another disk, or one without links
-            shutil.copyfile(held, target)
+            with os.fdopen(number, "wb") as file, held.open("rb") as source:
+                while block := source.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    file.write(block)
+                    self._breathe(file.tell(), size)
+            if digest.hexdigest() != sha256:
+                return False
+            draft.chmod(_USUAL_MODE)
+            draft.replace(target)
+            return True
+        finally:
+            draft.unlink(missing_ok=True)
 
     def _take(self, lock: BinaryIO, size: int) -> None:
         while True:
@@ -217,6 +244,7 @@ class Fetcher:
             resumed = part.is_file()
             self._append(keys.data(sha256), size, part)
             if self._sha256(part, size) == sha256:
+                part.chmod(_CACHED_MODE)
                 os.replace(part, held)
                 return
             if not resumed:
@@ -275,10 +303,25 @@ class Fetcher:
 
 
 def place_data(index: DataIndex, work: Path, fetcher: Fetcher) -> None:
-    """Put every file of an index in its place below ``work``. Raises as :meth:`Fetcher.put`."""
+    """Put every file of an index in its place below ``work``, which holds the job's code and nothing else.
+
+    Raises as :meth:`Fetcher.put`, and Corrupt for a place that the code has, or another file of the index:
+    the code was verified, and no digest covers the places.
+    """
     for row in index.files:
-        if row.place != INSTALLED:
-            fetcher.put(row.sha256, row.size, work / row.place)
+        if row.place == INSTALLED:
+            continue
+        target, taken = work / row.place, f"{row.place}, which is there already with other content"
+        if os.path.lexists(target):
+            if fetcher.has_put(row.sha256, row.size, target):  # before the store fell silent, say
+                continue
+        else:
+            try:
+                fetcher.put(row.sha256, row.size, target)
+                continue
+            except (FileExistsError, NotADirectoryError):
+                taken = f"{row.place}, as if a file of the code were a folder"
+        raise Corrupt(f"it puts the data file {row.name} at {taken}", keys.data_index(index.digest))
 
 
 def place_named(index: DataIndex, work: Path, named: Sequence[Path], fetcher: Fetcher) -> None:

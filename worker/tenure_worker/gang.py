@@ -18,6 +18,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar, cast
@@ -65,6 +67,7 @@ class Gang:
         folder = os.environ.get(VARIABLE)
         if not folder:
             return None
+        _die_with_parent(signal.SIGKILL)
         return cls(Path(folder), int(os.environ["RANK"]))
 
     def own_folder(self) -> Path:
@@ -118,14 +121,11 @@ def lead(spec: JobSpec) -> int:
         raise Stopped(exits.REFUSED, words)
     folder = Path(tempfile.mkdtemp(prefix="tenure-gang-"))
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1",
+        sys.executable, "-m", __name__, str(os.getpid()), "--standalone", "--nnodes=1",
         f"--nproc-per-node={spec.cards}", "--max-restarts=0", "-m", "tenure_worker", *sys.argv[1:],
     ]  # fmt: skip
     try:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, VARIABLE: str(folder)},
-        )
+        process = subprocess.Popen(command, env={**os.environ, VARIABLE: str(folder)})
 
         def pass_on(number: int, _: FrameType | None) -> None:
             process.send_signal(number)
@@ -145,17 +145,10 @@ def lead(spec: JobSpec) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _dying_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """What gives the process that calls it a signal once its parent is gone; on Linux alone."""
-    try:
-        prctl = ctypes.CDLL(None).prctl  # found before a fork: a forked child should load nothing
-    except (AttributeError, OSError):
-        return lambda: None
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-
-    return ask
+def _die_with_parent(number: signal.Signals) -> None:
+    """Ask for a signal once our parent is gone; on Linux alone."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def note_exit(code: int) -> int:
@@ -224,7 +217,7 @@ def follow(spec: JobSpec, gang: Gang, train: Callable[[Follower], object]) -> in
     owner = os.getpid()
 
     def asked(number: int, _: FrameType | None) -> None:
-        if False:  # a forked child of the experiment, such as a loader's worker
+        if os.getpid() != owner:  # a forked child of the experiment, such as a loader's worker
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif number == signal.SIGTERM:
@@ -245,3 +238,15 @@ def follow(spec: JobSpec, gang: Gang, train: Callable[[Follower], object]) -> in
         traceback.print_exc()
         gang.fail(error)
         return exits.CODE_ERROR
+
+
+def _torchrun() -> None:
+    """torchrun, which is told to end once the worker is gone whose id is the first argument."""
+    worker = int(sys.argv.pop(1))
+    _die_with_parent(signal.SIGTERM)
+    if os.getppid() == worker:  # or it was gone before we asked
+        runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _torchrun()

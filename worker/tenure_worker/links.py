@@ -50,7 +50,7 @@ def _ask(open_it: Callable[..., Any], what: object) -> tuple[threading.Thread, l
 
 def _whole(answer: Any) -> bytes:
     """The body. Raises :class:`Closed` for one that is too long, and for half a one ``EOFError``."""
-    body = b""
+    body: bytes = b""
     with answer:
         while len(body) <= MOST_BYTES:
             block = answer.read(_BLOCK_BYTES)

@@ -37,7 +37,9 @@ class Ranks:
             (folder / f"{tenure.attempt}-{rank}").write_text(str(os.getpid()))
         if "forks" in config:
             context = multiprocessing.get_context("fork")
-            up = context.Event()  # a signal that comes before Python is up in a fork is lost by Python
+            up = (
+                context.Event()
+            )  # a signal that comes before Python is up in a fork is lost by Python
             helper = context.Process(target=_serve, args=(up,))
             helper.start()
             assert up.wait(20.0)

@@ -10,6 +10,7 @@ demand what only S3 would have sent.
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -46,6 +47,7 @@ _BULK_READ_S = 60.0
 _BULK_ATTEMPTS = 9
 _TELL_EVERY_S = 0.25
 _OPTIONS = {"endpoint_url", "region", "etags", "opened_by"}
+_ELSEWHERE = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")  # as boto3 reads them
 _GONE = {"NoSuchKey", "404", "NotFound"}
 _REFUSED = {"PreconditionFailed", "412"}
 _SKEWED = "RequestTimeTooSkewed"
@@ -111,10 +113,27 @@ class S3Store:
             ) from error
         except Exception as error:
             raise StoreUnusable(f"the store {self._name()} cannot be opened: {error}") from error
+        if "endpoint_url" not in options:
+            self._demand_aws(make)
         self._check_bucket()
 
     def _name(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def _demand_aws(self, make: _Make) -> None:
+        """Raise StoreUnusable where this machine's environment sends a URL without an endpoint elsewhere.
+
+        Other machines are told the URL alone, and would find another store, or none, under it.
+        """
+        here = str(self._strict.meta.endpoint_url)
+        if here == make(1, _READ_S, True).meta.endpoint_url:
+            return
+        set_here = [f"${name}" for name in _ELSEWHERE if os.environ.get(name)]
+        source, asked = [*set_here, "your AWS configuration"][0], shown(here)
+        raise StoreUnusable(
+            f"the store {self._name()} names no endpoint and {source} sends it to {asked}, which no other "
+            f"machine is told; write it into the URL, as endpoint_url={asked}"
+        )
 
     def _check_bucket(self) -> None:
         """One listing. Raises StoreUnusable for what no waiting mends, StoreSilent for the rest.
@@ -512,8 +531,13 @@ class _Readable(Protocol):
     def read(self) -> bytes: ...
 
 
-def _maker(options: Mapping[str, str]) -> Callable[[int, float], BaseClient]:
-    """Makes clients for a number of attempts and the seconds of one read.
+class _Make(Protocol):
+    def __call__(self, attempts: int, read_s: float, by_url_alone: bool = False) -> BaseClient: ...
+
+
+def _maker(options: Mapping[str, str]) -> _Make:
+    """Makes clients for a number of attempts and the seconds of one read; ``by_url_alone`` they ask where
+    the URL says, whatever the environment does.
 
     They share a session, whose data files take longer to read than all else; a session is not shared
     between stores, since its clients may be made in several threads at once.
@@ -523,8 +547,9 @@ def _maker(options: Mapping[str, str]) -> Callable[[int, float], BaseClient]:
 
     session = boto3.session.Session()
 
-    def make(attempts: int, read_s: float) -> BaseClient:
+    def make(attempts: int, read_s: float, by_url_alone: bool = False) -> BaseClient:
         config = Config(
+            ignore_configured_endpoint_urls=by_url_alone or None,
             retries={"total_max_attempts": attempts, "mode": "standard"},
             connect_timeout=_CONNECT_S,
             read_timeout=read_s,
