@@ -269,9 +269,24 @@ class OwnProcessRunner:
             with suppress(OSError), child.stdin as stdin:  # it ended at once, and says why
                 stdin.write(told)
         try:
-            return psutil.Process(child.pid)
+            process = psutil.Process(child.pid)
+            self._until_named(process, job.name)
+            return process
         except psutil.NoSuchProcess as error:
             raise ProtocolError("the worker ended before it could be looked at") from error
+
+    def _until_named(self, process: psutil.Process, name: str) -> None:
+        """Wait until everybody can find a new worker by its name.
+
+        Popen returns when the old program's files are closed, and the kernel shows the new one's
+        environment a moment later: who looks in between sees no worker, and might start another.
+        """
+        until_s = self._site.clock.monotonic_s() + _LOCK_PATIENCE_S
+        while _alive(process) and self._site.clock.monotonic_s() < until_s:
+            with suppress(psutil.AccessDenied, psutil.ZombieProcess):
+                if process.environ().get(_NAME) == name:
+                    return
+            self._site.clock.sleep(_LOCK_EVERY_S / 10)
 
     def _scratch(self, name: str) -> Path:
         """A temporary folder for one launch, which goes with its bill. Raises Rejected.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -92,8 +93,20 @@ def test_every_runner(account: Account, iam: SeaweedIam, check: runner_checks.Ch
 def test_every_runner_when_its_platform_fails(
     account: Account, iam: SeaweedIam, check: runner_checks.FaultCheck
 ) -> None:
-    deadline_s = 2.0 if "hang" in check.__name__ else 30.0
-    check(maker(account, deadline_s=deadline_s), job_in(iam), account.fault)
+    hung = False
+
+    def make() -> RentedRunner:
+        return account.make(CHECKOUT, role=ROLE, deadline_s=2.0 if hung else 30.0)
+
+    @contextmanager
+    def fault(kind: runner_checks.Fault) -> Iterator[None]:
+        nonlocal hung
+        with account.fault(kind):
+            hung = kind == "hang"
+            yield
+            hung = False
+
+    check(make, job_in(iam), fault)
     assert not account.alive()
 
 

@@ -345,14 +345,14 @@ def test_a_full_disk_ends_the_job_in_a_sentence(place: Place) -> None:
     code, w = place.run(FILL + STAYS, disk_gb=0.002)
     assert (code, w.phase, w.exit_code) == (exits.CODE_ERROR, "finished", exits.CODE_ERROR)
     assert w.reason and w.reason.startswith("the job wrote ")
-    assert w.reason.endswith(" MB to its disk, at most 2 MB are allowed")
+    assert w.reason.endswith("B to its disk, at most 2 MB are allowed")
 
 
 def test_a_job_that_turns_the_worker_s_own_watch_off_is_killed_from_outside(place: Place) -> None:
     turned_off = "tenure.overspent = tenure.end_without_boundary = lambda words: None\n"
     code, w = place.run(turned_off + FILL + FILL.replace("ballast", "more") + STAYS, disk_gb=0.002)
     assert code == exits.CODE_ERROR and w.phase == "held"  # it told nobody
-    assert "MB to its disk, at most 2 MB are allowed" in place.output()
+    assert "B to its disk, at most 2 MB are allowed" in place.output()
 
 
 def test_output_without_end_is_cut_and_says_so(

@@ -88,6 +88,27 @@ def test_dispatchers_that_do_not_know_of_each_other_share_the_slots(make: Make) 
     assert second.launch([job()]).handle
 
 
+def test_a_launch_returns_when_everybody_can_see_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after exec a process has no environment yet: who looks then must not find nobody."""
+    real, blind = psutil.Process.environ, [5]
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        found: dict[str, str] = real(process)
+        if found.get("TENURE_NAME") and blind[0]:
+            blind[0] -= 1
+            return {}
+        return found
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    runner = make(slots=1)
+    runner.launch([job()])
+    assert blind == [0]
+    with pytest.raises(NoSlots):
+        make(slots=1).launch([job()])
+
+
 def test_a_dispatcher_that_is_frozen_in_its_launch_blocks_no_other(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
