@@ -36,7 +36,7 @@ debian:
 # Four processes on two cores: half of the tests wait, for other processes and for leases to end.
 test: $(STAMP) debian
 	@echo "== test"
-	@$(BIN)/python -m pytest -n 4
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)
 	@echo "== check: ruff"

@@ -136,7 +136,7 @@ class Scene:
 
         done = self.dispatcher.follow([self.job], 0.2, PATIENCE_S, report)
         assert self.dispatcher.drain(30.0, 0.2), self.said
-        assert self.account.alive() == [] and not self.account.machines.running
+        assert self.account.alive() == [] and self.account.machines.all_end()
         return done[self.job]
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -368,6 +368,6 @@ def test_what_nobody_keeps_a_bill_of_is_gone_when_the_command_ends(
 
         monkeypatch.setattr(sweep.Sweeper, "sweep", then_a_ghost)
         ended = tenure("dispatch", "--until-done", "--config", str(project.folder / "tenure.toml"))
-        assert not first and account.alive() == [] and not account.machines.running
+        assert not first and account.alive() == [] and account.machines.all_end()
         assert ended.code == 1, "its only job was cancelled"
         assert name in ended.err and "no bill of ours is open for it" in ended.err

@@ -76,6 +76,7 @@ def test_a_store_that_answers_nothing_for_longer_than_a_lease_deposes_nobody(
         specs = project.ladder.orbits(4, slow, max_silence_s=LEASE_S)
         dispatcher, other = project.start("dispatch"), project.start("dispatch")
         project.wait(lambda: held(project) == 4, "four workers in mid-training")
+        project.wait(lambda: dispatcher.log.read_text() and other.log.read_text(), "both at work")
         server.freeze()
         SYSTEM.sleep(project.ladder.store.deadline_s + 1.0)
         other.interrupt()

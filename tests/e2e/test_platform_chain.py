@@ -128,7 +128,7 @@ def check_deployed(project: Project, account: Account, name: str) -> None:
 
 def check_nothing_lives(project: Project) -> None:
     for account in project.accounts:
-        assert account.alive() == [] and not account.machines.running
+        assert account.alive() == [] and account.machines.all_end()
     prefix = name_prefix(project.url)
     for process in psutil.process_iter(["environ"]):
         assert not str((process.info["environ"] or {}).get("TENURE_NAME", "")).startswith(prefix)

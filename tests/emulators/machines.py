@@ -132,6 +132,13 @@ class Machines:
         """Those whose main process still runs."""
         return [machine for machine in self.all if machine.alive]
 
+    def all_end(self, for_s: float = 60.0) -> bool:
+        """Whether all have ended, within the seconds that a platform gives them after SIGTERM."""
+        end_s = time.monotonic() + for_s
+        while self.running and time.monotonic() < end_s:
+            time.sleep(0.05)
+        return not self.running
+
     def close(self) -> None:
         """End everything."""
         self._signal_all(self.all, signal.SIGKILL)
