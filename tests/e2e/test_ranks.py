@@ -59,7 +59,7 @@ def pid_of(folder: Path, ladder: Ladder, attempt: int, rank: int) -> int:
 
 
 def test_two_ranks_train_and_one_holds(tmp_path: Path, make_ladder: Make) -> None:
-    ladder = make_ladder(tmp_path, cards=2)
+    ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
     w = followed(ladder, job(ladder))
     assert w.phase == "finished" and w.exit_code == 0, w
     assert w.result == {"total": TOTAL} and w.attempt == 1
@@ -70,7 +70,7 @@ def test_two_ranks_train_and_one_holds(tmp_path: Path, make_ladder: Make) -> Non
 def test_a_rank_that_is_killed_costs_what_followed_the_last_milestone(
     tmp_path: Path, make_ladder: Make
 ) -> None:
-    ladder = make_ladder(tmp_path, slots=2, cards=2)
+    ladder = make_ladder(tmp_path, slots=2, cards=2, claim_window_s=120.0)
     ident = job(ladder, pause_s=0.05, note=str(tmp_path))
     victim = pid_of(tmp_path, ladder, 1, 1)
     ladder.runner._take_slot(ladder.runner_job(spec_of(ladder, ident), 9, "another"))  # one is free
@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_costs_what_followed_the_last_milestone(
 def test_an_exception_of_another_rank_ends_the_job_in_its_words(
     tmp_path: Path, make_ladder: Make
 ) -> None:
-    ladder = make_ladder(tmp_path, cards=2)
+    ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
     w = followed(ladder, job(ladder, fail_at=12))
     assert w.phase == "finished" and w.exit_code == exits.CODE_ERROR
     assert w.reason and "rank 1" in w.reason and "rank 1 cannot go on" in w.reason
@@ -96,7 +96,7 @@ def test_an_exception_of_another_rank_ends_the_job_in_its_words(
 def test_sigterm_gives_one_last_milestone_and_leaves_no_rank(
     tmp_path: Path, make_ladder: Make
 ) -> None:
-    ladder = make_ladder(tmp_path, cards=2)
+    ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
     ident = job(ladder, pause_s=0.1, note=str(tmp_path))
     pids = [pid_of(tmp_path, ladder, 1, rank) for rank in (0, 1)]
     (bill,) = ladder.dispatcher.world.bills.values()
