@@ -48,6 +48,7 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure_protocol.codec import Corrupt
+from tenure_protocol.fingerprint import THREAD_VARIABLES
 from tenure_protocol.store.api import StoreSilent, StoreUnusable
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.open import open_store
@@ -61,7 +62,6 @@ _FOLDER = Path(".tenure", "workers")
 _NOTE = "tenure: the process "  # begins the line that tells how a worker ended
 _LAST_LINE_BYTES = 256
 _LOCK_PATIENCE_S, _LOCK_EVERY_S = 5.0, 0.02
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: A socket's path has 107 bytes at most, and multiprocessing makes sockets in the temporary folder
 #: under names of some 33: torch's data loaders send their batches by them.
 _LONGEST_TMPDIR = 70
@@ -157,7 +157,7 @@ class OwnProcessRunner:
                 return Pending(f"sent SIGKILL to {len(left)} processes that the worker left behind")
             self._asked_s.pop(receipt.name, None)
             self._terminated_s.pop(receipt.name, None)
-            _remove(self._site.root / _FOLDER / f"{receipt.name}.tmp")
+            _remove(self._tmp(receipt.name))
             end = self._end(receipt)
             return Closed(f"the process is gone; it {end}" if end else "the process is gone")
         now_s = self._site.clock.monotonic_s()
@@ -196,6 +196,9 @@ class OwnProcessRunner:
 
     def _log(self, name: str) -> Path:
         return self._site.root / _FOLDER / f"{name}.log"
+
+    def _tmp(self, name: str) -> Path:
+        return self._site.root / _FOLDER / f"{name}.tmp"
 
     def _end(self, receipt: Receipt) -> str | None:
         """The end that whoever started the process has noted in its output, unless all was well."""
@@ -257,10 +260,10 @@ class OwnProcessRunner:
                     start_new_session=True,
                 )
         except OSError as error:
-            _remove(self._site.root / _FOLDER / f"{job.name}.tmp")
+            _remove(self._tmp(job.name))
             raise Rejected(f"cannot start {self._config.python}: {error}") from error
         except BaseException:
-            _remove(self._site.root / _FOLDER / f"{job.name}.tmp")
+            _remove(self._tmp(job.name))
             raise
         self._children[child.pid] = child
         self._outputs[child.pid] = output
@@ -294,7 +297,7 @@ class OwnProcessRunner:
         It lies beside the output, or, where that makes too long a path or the user names another
         place in $TMPDIR, there, with a link to it.
         """
-        here = self._site.root / _FOLDER / f"{name}.tmp"
+        here = self._tmp(name)
         try:
             _remove(here)
             elsewhere = os.environ.get("TMPDIR")
@@ -342,7 +345,7 @@ class OwnProcessRunner:
         except ValueError as error:
             raise Rejected(str(error)) from error
         return {
-            **{name: str(threads) for name in _THREADS},
+            **{name: str(threads) for name in THREAD_VARIABLES},
             "PYTHONHASHSEED": "0",
             "PYTHONUNBUFFERED": "1",
             **capped,

@@ -48,10 +48,7 @@ _LINK_SLACK_S = 600.0
 _LEAST_WALL_S = 120.0  # of a machine: less is no time to do anything in
 _SHORT_BY_S = 60.0  # a session that is shorter by less than this is not worth a word
 _LONGEST_LINK_S = 7 * 86_400.0  # what signature version 4 allows
-_LOOKS, _LOOK_EVERY_S = (
-    3,
-    2.0,
-)  # for a machine whose create had no answer, and is not listed at once
+_LOOKS, _LOOK_EVERY_S = 3, 2.0  # for a machine of a lost answer, which is not listed at once
 
 
 class RentedRunner:
@@ -88,15 +85,12 @@ class RentedRunner:
         try:
             return cls.PLATFORM.Config.model_validate(dict(config))
         except ValidationError as error:
-            problems = "; ".join(
-                ": ".join(
-                    filter(
-                        None, [".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")]
-                    )
-                )
+            problems = [
+                (".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, "))
                 for e in error.errors()
-            )
-            raise ValueError(f"{kind}: {problems}") from error
+            ]
+            words = "; ".join(": ".join(filter(None, each)) for each in problems)
+            raise ValueError(f"{kind}: {words}") from error
 
     # -------------------------------------------------------------------- where families differ
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar, cast
 
 from runners.order import RentedConfig
 from tenure.dispatch.contract import LaunchFailed, ProtocolError, Quota, Rejected, Unreachable
-from tenure_protocol.clock import Clock, Mailbox
+from tenure_protocol.clock import Clock, beside
 
 T = TypeVar("T")
 C = TypeVar("C", bound=RentedConfig)
@@ -42,23 +42,12 @@ def ask(
     look that launches nothing, no failure says that something was. No value of ``secrets`` is ever
     repeated, nor is the exception chained, which may hold a request with its headers.
     """
-    box: Mailbox[tuple[T | None, BaseException | None]] = clock.mailbox(1)
-
-    def run() -> None:
-        try:
-            box.put((call(), None))
-        except (
-            BaseException
-        ) as error:  # SystemExit too: kaggle exits the process without credentials
-            box.put((None, error))
-
-    clock.spawn(run, f"tenure-sdk {what}")
-    got = box.get(deadline_s)
-    if got is None:
+    ended = beside(clock, call, f"tenure-sdk {what}").get(deadline_s)
+    if ended is None:
         raise Unreachable(f"{what}: no answer within {deadline_s:g} s", sent)
-    answer, error = got
-    if error is None:
-        return answer  # type: ignore[return-value]
+    if ended.error is None:
+        return ended.result()
+    error = ended.error  # SystemExit too: kaggle exits the process without credentials
     failure = error if isinstance(error, LaunchFailed) else classify(error)
     if failure is None:
         failure = ProtocolError(f"{type(error).__name__}: {error}")

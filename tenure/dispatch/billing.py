@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tenure.dispatch import ledger
 from tenure.dispatch.contract import Bounded, Closed, Pending, Receipt, Settlement
@@ -56,16 +56,16 @@ class Billing:
                 found.append(other)
         return found
 
-    def close(self, bill: Bill, reason: str) -> Settlement:
+    def close(self, bill: Bill, reason: str, aboard: Sequence[Bill] | None = None) -> Settlement:
         """Settle a machine, and keep what came of it for each launch on it. Raises StoreSilent."""
-        aboard = self.aboard(bill)
+        aboard = self.aboard(bill) if aboard is None else aboard
         settlement = self._settle(bill, aboard)
         for each in aboard:
             words = f"its machine ended with launch {bill.launch} of job {bill.job}: {reason}"
             self._record(each, settlement, reason if each is bill else words)
         return settlement
 
-    def _settle(self, bill: Bill, aboard: list[Bill]) -> Settlement:
+    def _settle(self, bill: Bill, aboard: Sequence[Bill]) -> Settlement:
         """Ask the platform to end one machine; without a receipt it is looked for by its name."""
         intent = bill.intent
         if intent is None:
@@ -92,11 +92,9 @@ class Billing:
             # there be a machine all the same, the sweep finds it without a bill and ends it.
             words = f"the launch was refused, so there is nothing to end ({settlement.reason})"
             return Closed(words, 0.0)
-        for each in aboard:  # of what never was, there is nothing to wait for
-            there = isinstance(settlement, Bounded) or (
-                isinstance(settlement, Pending) and settlement.seen
-            )
-            each.worked = each.worked or (there and not each.failed)
+        if not unseen and not isinstance(settlement, Closed):
+            for each in aboard:  # of what never was, there is nothing to wait for
+                each.worked = each.worked or not each.failed
         return settlement
 
     def _void(self, bill: Bill) -> Settlement:

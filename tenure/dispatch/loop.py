@@ -553,8 +553,9 @@ class Dispatcher:
         if runner in self._slow:
             return  # it has just let us wait: the others' turn comes first
         try:
-            if all(self._may_end(each) for each in self._billing.aboard(bill)):
-                self._billing.close(bill, reason)
+            aboard = self._billing.aboard(bill)
+            if all(map(self._may_end, aboard)):
+                self._billing.close(bill, reason, aboard)
         except StoreSilent as error:
             self.world.troubles[keys.unsettled(bill.job, bill.launch)] = str(error)
         if self._clock.monotonic_s() - began_s > _SLOW_S:

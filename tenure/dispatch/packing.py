@@ -6,7 +6,6 @@ opens another. Machines of earlier rounds take nobody on: their launch has been 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tenure.dispatch.contract import Capacity
@@ -58,18 +57,3 @@ class Filling:
     def _open(self, cards: int) -> Machine | None:
         limit_cards = self._capacity.cards
         return next((it for it in self._with_room if it.cards + cards <= limit_cards), None)
-
-
-def packs(
-    jobs: Sequence[tuple[str, int]], capacity: Capacity, free: int
-) -> tuple[tuple[str, ...], ...]:
-    """The machines that take ``jobs``, each (job, its cards), in the order of turns; some may be left.
-
-    >>> packs([("a", 1), ("b", 1), ("c", 2), ("d", 1)], Capacity(2, 2, 600.0, cards=2), free=2)
-    (('a', 'b'), ('c',))
-    """
-    filling = Filling(capacity, free)
-    for job, cards in jobs:
-        if filling.has_room(cards):
-            filling.take(job, cards)
-    return tuple(tuple(each.jobs) for each in filling.machines)

@@ -11,7 +11,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -116,3 +117,35 @@ class SystemClock:
 
 
 SYSTEM: Clock = SystemClock()
+
+
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """How a call ended that was made beside its caller."""
+
+    value: T | None = None
+    error: BaseException | None = None
+
+    def result(self) -> T:
+        """What it returned; raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
+
+def beside(clock: Clock, call: Callable[[], T], name: str) -> Mailbox[Ended[T]]:
+    """Run a call in a thread of its own; the box will hold how it ended.
+
+    For calls that may hang: who waits may give up, or do something else meanwhile. A library that
+    exits the process ends its call alone.
+    """
+    box: Mailbox[Ended[T]] = clock.mailbox(1)
+
+    def run() -> None:
+        try:
+            box.put(Ended(call()))
+        except BaseException as error:
+            box.put(Ended(error=error))
+
+    clock.spawn(run, name)
+    return box

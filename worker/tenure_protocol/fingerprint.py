@@ -104,6 +104,8 @@ _OF_TORCH = frozenset(
         "interop_threads",
     }
 )
+#: How many threads the math libraries of a process take.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _OF_PROCESS: dict[str, tuple[str, ...]] = {
     "threads": ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     "blas_threads": ("OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from tenure_protocol.clock import Clock, Mailbox
+from tenure_protocol.clock import Clock, beside
 from tenure_protocol.codec import Corrupt, NeverWritten, encode, short_id
 from tenure_protocol.lease import keys
 from tenure_protocol.records import PROTOCOL_VERSION, load
@@ -278,20 +278,10 @@ class Fetcher:
 
     def _beside(self, ask: Callable[[], T], done: int, size: int) -> T:
         """An answer, asked for in another thread: a server that hangs must not keep us from renewing."""
-        box: Mailbox[tuple[T] | Exception] = self._clock.mailbox(1)
-
-        def run() -> None:
-            try:
-                box.put((ask(),))
-            except Exception as error:
-                box.put(error)
-
-        self._clock.spawn(run, "tenure-cargo")
-        while (got := box.get(_TELL_EVERY_S)) is None:
+        box = beside(self._clock, ask, "tenure-cargo")
+        while (ended := box.get(_TELL_EVERY_S)) is None:
             self._breathe(done, size)
-        if isinstance(got, Exception):
-            raise got
-        return got[0]
+        return ended.result()
 
     def _sha256(self, path: Path, size: int) -> str:
         digest = hashlib.sha256()

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import IO
 
 from tenure_protocol.clock import SYSTEM
+from tenure_protocol.fingerprint import THREAD_VARIABLES
 from tenure_worker import exits, links
 
 GRACE_S = 25.0  # between SIGTERM and SIGKILL: a last milestone and its pointer
@@ -44,7 +45,6 @@ _DRAIN_S = 5.0
 _MARK = "TENURE_CHILD"
 _SWEEPS = 5
 _NEEDED = ("TENURE_STORE", "TENURE_JOB", "TENURE_LAUNCH")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class CannotStart(Exception):
@@ -341,7 +341,7 @@ class Machine:
         threads = str(max(1, (os.cpu_count() or 1) // len(self._packet.links)))
         found = {
             "PYTHONHASHSEED": "0",
-            **(dict.fromkeys(_THREADS, threads) if len(self._packet.links) > 1 else {}),
+            **(dict.fromkeys(THREAD_VARIABLES, threads) if len(self._packet.links) > 1 else {}),
             **self._around,
             "PYTHONUNBUFFERED": "1",
             **variables,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from tenure_protocol.clock import SYSTEM, Clock, Mailbox
+from tenure_protocol.clock import SYSTEM, Clock, beside
 from tenure_protocol.store.api import (
     DEADLINE_S,
     Entry,
@@ -311,23 +311,8 @@ class S3Store:
 
     def _within(self, call: Callable[[], T], key: str) -> T | None:
         """Run a call in a thread of its own; ``None`` when it has not ended by the deadline."""
-        answer = self._beside(call, "tenure-s3").get(self.deadline_s)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _beside(self, call: Callable[[], T], name: str) -> Mailbox[T | Exception]:
-        """Run a call in a thread of its own; the box will hold what it returns or raises."""
-        box: Mailbox[T | Exception] = self._clock.mailbox(1)
-
-        def run() -> None:
-            try:
-                box.put(call())
-            except Exception as error:
-                box.put(error)
-
-        self._clock.spawn(run, name)
-        return box
+        ended = beside(self._clock, call, "tenure-s3").get(self.deadline_s)
+        return ended.result() if ended else None
 
     def put_file(self, key: str, path: Path, progress: Progress | None = None) -> None:
         """Upload in parts where it is large, and look afterwards that all of it is there."""
@@ -395,11 +380,10 @@ class S3Store:
         moved: list[int] = []
         furthest = 0
 
-        def work() -> bool:
+        def work() -> None:
             run(moved.append)
-            return True
 
-        box = self._beside(work, "tenure-s3-transfer")
+        box = beside(self._clock, work, "tenure-s3-transfer")
         while True:
             ended = box.get(_TELL_EVERY_S)
             furthest = max(furthest, sum(moved))
@@ -407,10 +391,11 @@ class S3Store:
                 progress(furthest, size)
             if ended is not None:
                 break
-        if isinstance(ended, OSError):
-            raise ended  # a disk of this machine
-        if isinstance(ended, Exception):
-            raise StoreSilent(f"{key} could not be {verb} ({self._told(ended)})") from ended
+        error = ended.error
+        if isinstance(error, OSError):
+            raise error  # a disk of this machine
+        if error is not None:
+            raise StoreSilent(f"{key} could not be {verb} ({self._told(error)})") from error
 
     def presign(self, key: str, method: Literal["GET", "PUT"], expires_s: int) -> str | None:
         name = {"GET": "get_object", "PUT": "put_object"}[method]
@@ -452,7 +437,7 @@ class S3Store:
         except Exception as error:  # no connection, a page of a proxy, a header that is missing
             raise StoreSilent(f"{key} could not be {verb} ({self._told(error)})") from error
 
-    def _told(self, error: Exception) -> str:
+    def _told(self, error: BaseException) -> str:
         """What went wrong, without addresses: they may carry a signature."""
         from botocore.exceptions import ClientError
 
@@ -581,10 +566,10 @@ def _age_s(answer: Mapping[str, object], modified: object) -> float:
     return max(0.0, (now - written).total_seconds())
 
 
-def _response(error: Exception) -> Mapping[str, object]:
+def _response(error: BaseException) -> Mapping[str, object]:
     return cast("Mapping[str, object]", getattr(error, "response", {}))
 
 
-def _code(error: Exception) -> str:
+def _code(error: BaseException) -> str:
     found = cast("Mapping[str, object]", _response(error).get("Error", {}))
     return str(found.get("Code", "?"))
