@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests import seaweed as server
+from tests import seaweed_iam
 from tests.hostile_proxy import HostileProxy, hostile_proxy
 
 # A suite that a script starts in the background is born with SIGINT ignored, and so is all that it starts.
@@ -31,6 +32,18 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], s
             return started[0]
 
         yield get
+
+
+@pytest.fixture(scope="module")
+def iam(tmp_path_factory: pytest.TempPathFactory) -> Iterator[seaweed_iam.SeaweedIam]:
+    """A real S3 server with STS, and its operator's keys in the environment of the module's tests."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        seaweed_iam.running(tmp_path_factory.mktemp("iam") / "data") as server,
+    ):
+        patch.setenv("AWS_ACCESS_KEY_ID", seaweed_iam.OPERATOR[0])
+        patch.setenv("AWS_SECRET_ACCESS_KEY", seaweed_iam.OPERATOR[1])
+        yield server
 
 
 @pytest.fixture

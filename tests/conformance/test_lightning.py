@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from tenure.dispatch.contract import (
 )
 from tenure_protocol.clock import SYSTEM
 from tests.emulators.lightning import API_KEY, PROJECT, USER_ID, LightningEmulator
+from tests.until import until
 
 NAME = "tenure-0a1b2c3d-job-00001"
 SLEEP = "import time; time.sleep(600)"
@@ -71,13 +71,6 @@ def order(
 ) -> Order:
     shell = f"echo {base64.b64encode(program.encode()).decode()} | base64 -d | python3 -"
     return Order(name, program, packet, shell, 1, secrets=secrets)
-
-
-def until(true: Callable[[], bool], for_s: float = 20.0) -> None:
-    end_s = time.monotonic() + for_s
-    while not true():
-        assert time.monotonic() < end_s, "it has not come to pass"
-        time.sleep(0.01)
 
 
 def ended(mine: LightningPlatform, handle: Mapping[str, object]) -> bool:

@@ -8,12 +8,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast, get_type_hints
 
@@ -34,6 +34,7 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure_protocol.clock import SYSTEM
+from tests import until as waiting
 from tests.emulators.modal import (
     CUT,
     HANG,
@@ -49,6 +50,7 @@ CARDS = ("cpu", T4)  # Modal has two kinds of sandboxes: without a GPU and with 
 SLEEP = "import time; time.sleep(60)"
 CREATE = {"cpu": "SandboxCreateV2", T4: "SandboxCreate"}
 Make = Callable[..., ModalPlatform]
+until = partial(waiting.until, for_s=60.0)
 
 
 @pytest.fixture
@@ -69,13 +71,6 @@ def order(
     encoded = base64.b64encode(program.encode()).decode()
     shell = f"echo {encoded} | base64 -d | python3 -"
     return Order(name, program, packet, shell, **{"cards": 1, **keys})  # type: ignore[arg-type]
-
-
-def until(true: Callable[[], object], for_s: float = 60.0) -> None:
-    end_s = time.monotonic() + for_s
-    while not true():
-        assert time.monotonic() < end_s, f"not within {for_s:g} s"
-        time.sleep(0.02)
 
 
 def closed(one: ModalPlatform, handle: Handle) -> None:

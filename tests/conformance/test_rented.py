@@ -35,17 +35,6 @@ SLEEP = "import time; time.sleep(600)"
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def iam(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedIam]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        seaweed_iam.running(tmp_path_factory.mktemp("iam") / "data") as server,
-    ):
-        patch.setenv("AWS_ACCESS_KEY_ID", seaweed_iam.OPERATOR[0])
-        patch.setenv("AWS_SECRET_ACCESS_KEY", seaweed_iam.OPERATOR[1])
-        yield server
-
-
 @pytest.fixture(scope="module", params=ACCOUNTS, ids=lambda kind: kind.kind)
 def account(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

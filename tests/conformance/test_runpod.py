@@ -7,7 +7,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from tenure.dispatch.contract import (
 )
 from tenure_protocol.clock import SYSTEM
 from tests.emulators.runpod import API_KEY, NO_SLOTS, Pod, RunPodEmulator
+from tests.until import until
 
 CARD = "NVIDIA L4"
 IDLE = "import time; time.sleep(600)"
@@ -60,13 +60,6 @@ def rented(**keys: object) -> RunPodPlatform:
 
 def order(name: str = "tenure-a", program: str = IDLE, packet: str = "e30=") -> Order:
     return Order(name, program, packet, shell(program), 1)
-
-
-def until(true: Callable[[], object], for_s: float = 20.0) -> None:
-    end_s = time.monotonic() + for_s
-    while not true():
-        assert time.monotonic() < end_s, "did not come true"
-        time.sleep(0.02)
 
 
 def failure(call: Callable[[], object]) -> LaunchFailed:

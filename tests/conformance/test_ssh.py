@@ -21,14 +21,13 @@ from tenure.testing import runner_checks
 from tenure.testing.runner_checks import Fault
 from tenure_protocol.clock import SYSTEM
 from tests import sshd
-from tests.conformance.test_rented import CHECKOUT, ROLE, SLEEP, SeaweedIam, iam, job_in
+from tests.conformance.test_rented import CHECKOUT, ROLE, SLEEP, SeaweedIam, job_in
 
 PAGE = CHECKOUT / "docs" / "add-a-runner.md"
 MOST_LINES = 120
 HAS: tuple[Fault, ...] = ("no slots", "bad credentials", "hang", "ghost")
 
 pytestmark = pytest.mark.skipif(not sshd.SSHD, reason="no sshd: apt-get install openssh-server")
-__all__ = ["iam"]
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from tenure.dispatch.contract import (
 from tenure_protocol.clock import SYSTEM
 from tenure_worker.links import end_machine
 from tests.emulators.vast import CARD, WORD, Instance, Operation, VastEmulator
+from tests.until import until
 
 NAME = "tenure-abcdefgh-1-0123456789abcdef"
 SLEEPS = "import time\ntime.sleep(600)\n"
@@ -50,13 +51,6 @@ def platform(**config: object) -> VastPlatform:
 def order(name: str = NAME, program: str = SLEEPS, packet: str = "e30=", secrets: tuple[str, ...] = ()) -> Order:  # fmt: skip
     shell = f"echo {base64.b64encode(program.encode()).decode()} | base64 -d | python3 -"
     return Order(name, program, packet, shell, 1, secrets=secrets)
-
-
-def until(check: Callable[[], object]) -> None:
-    end_s = SYSTEM.monotonic_s() + 20.0
-    while not check():
-        assert SYSTEM.monotonic_s() < end_s, "it did not come to pass"
-        SYSTEM.sleep(0.02)
 
 
 def failure(call: Callable[[], object]) -> LaunchFailed:

@@ -44,7 +44,6 @@ from tenure_protocol.store.api import Written
 from tenure_protocol.store.open import open_store
 from tenure_worker import code
 from tenure_worker.claim import read_spec
-from tests import seaweed_iam
 from tests.e2e.test_interrupt import WITHOUT
 from tests.e2e.test_platform_chain import Project
 from tests.emulators.accounts import (
@@ -65,17 +64,6 @@ ENTRY = "tests.e2e.quick.experiment:Quick"
 WINDOW_S = 600.0
 PATIENCE_S = 240.0
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def iam(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedIam]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        seaweed_iam.running(tmp_path_factory.mktemp("iam") / "data") as server,
-    ):
-        patch.setenv("AWS_ACCESS_KEY_ID", seaweed_iam.OPERATOR[0])
-        patch.setenv("AWS_SECRET_ACCESS_KEY", seaweed_iam.OPERATOR[1])
-        yield server
 
 
 class Prompt:

@@ -20,7 +20,6 @@ from tenure_protocol.store.api import Store
 from tenure_protocol.store.open import open_store
 from tenure_worker import code
 from tenure_worker.snapshot import read_manifest
-from tests import seaweed_iam
 from tests.emulators.accounts import ACCOUNTS, Account, opened
 from tests.seaweed_iam import ROLE, SeaweedIam
 
@@ -29,14 +28,6 @@ ENTRY = "tests.e2e.quick.experiment:Quick"
 LEASE_S = 8.0  # so that a lost machine costs seconds
 STEPS = 60  # 24 s: long enough to be taken away in the middle, on a busy machine too
 _PATIENCE_S = 400.0
-
-
-@pytest.fixture
-def iam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedIam]:
-    with seaweed_iam.running(tmp_path / "iam" / "data") as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweed_iam.OPERATOR[0])
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweed_iam.OPERATOR[1])
-        yield server
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from tenure.dispatch.registry import card_slug
 from tenure_protocol.lease import keys
 from tenure_protocol.store.api import Store
 from tenure_protocol.store.open import open_store
-from tests import seaweed_iam
 from tests.e2e.test_dagster import PLAN
 from tests.e2e.test_init import COMMAND
 from tests.emulators.accounts import ACCOUNTS, Account, KaggleAccount, opened
@@ -47,17 +46,6 @@ price = {{currency = "usd", per_h = 0}}
 """
     for name in ("near", "far")
 )
-
-
-@pytest.fixture(scope="module")
-def iam(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedIam]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        seaweed_iam.running(tmp_path_factory.mktemp("iam") / "data") as server,
-    ):
-        patch.setenv("AWS_ACCESS_KEY_ID", seaweed_iam.OPERATOR[0])
-        patch.setenv("AWS_SECRET_ACCESS_KEY", seaweed_iam.OPERATOR[1])
-        yield server
 
 
 @dataclass(frozen=True)

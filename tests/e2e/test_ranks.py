@@ -90,6 +90,7 @@ def test_an_exception_of_another_rank_ends_the_job_in_its_words(
     ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
     w = followed(ladder, job(ladder, fail_at=12))
     assert w.phase == "finished" and w.exit_code == exits.CODE_ERROR
+    assert w.attempt == 1, "it is the job's own fault, and no reason to try again"
     assert w.reason and "rank 1" in w.reason and "rank 1 cannot go on" in w.reason
 
 

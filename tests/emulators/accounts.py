@@ -6,10 +6,10 @@ What each knob does is the emulators' own; what is not to be had on a platform s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import pytest
 
@@ -25,6 +25,24 @@ _PAGE = b"<!doctype html><title>hello</title>"
 MANY = 50
 
 
+class Sent(Protocol):
+    """A request that came in."""
+
+    path: str
+    body: bytes
+
+
+class Service(AbstractContextManager[object], Protocol):
+    """What the emulators have alike; the knobs are each one's own."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+    @property
+    def requests(self) -> Sequence[Sent]: ...
+    def alive(self) -> list[str]: ...
+    def billed(self) -> Mapping[str, float]: ...
+
+
 class Account(ABC):
     """An account of one platform, with its emulator; a context manager."""
 
@@ -34,25 +52,25 @@ class Account(ABC):
     cards: ClassVar[int] = 1
     currency: ClassVar[str] = "usd"
     keys: ClassVar[Mapping[str, object]] = {}  # of its configuration, beyond the common ones
-    cannot: ClassVar[Mapping[Fault, str]] = {}
+    service: Service
     machines: Machines
 
     @property
-    @abstractmethod
     def environ(self) -> Mapping[str, str]:
         """Variables by which the SDK finds the emulator, with good credentials."""
+        return self.service.environ
 
-    @abstractmethod
     def alive(self) -> list[str]:
         """Names of all that costs."""
+        return self.service.alive()
 
-    @abstractmethod
     def billed(self) -> Mapping[str, float]:
         """Seconds by name."""
+        return self.service.billed()
 
-    @abstractmethod
     def sent(self) -> Iterator[tuple[str, bytes]]:
         """Path and body of every request; headers, which bear the API key, apart."""
+        return ((request.path, request.body) for request in list(self.service.requests))
 
     @abstractmethod
     def preempt(self, name: str) -> None:
@@ -62,9 +80,9 @@ class Account(ABC):
     def ghost(self) -> None:
         """The next create is done, and its answer lost."""
 
-    @abstractmethod
     def room(self, machines: int) -> None:
         """So many machines at once, and no more."""
+        self.service.capacity = machines  # type: ignore[attr-defined]
 
     @abstractmethod
     def funds(self, there: bool) -> None:
@@ -81,10 +99,13 @@ class Account(ABC):
             self.ghost()
             yield
         elif fault in ("no slots", "quota gone"):
-            turn = self.room if fault == "no slots" else self.funds
-            turn(False)  # type: ignore[arg-type]
+            if fault == "no slots":
+                self.room(0)
+            else:
+                self.funds(False)
             yield
-            self.room(MANY), self.funds(True)
+            self.room(MANY)
+            self.funds(True)
         else:
             self.trouble(fault, True)
             yield
@@ -116,27 +137,11 @@ class KaggleAccount(Account):
         self.service.capacity = MANY
         self.machines = self.service.machines
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.service.environ
-
-    def alive(self) -> list[str]:
-        return self.service.alive()
-
-    def billed(self) -> Mapping[str, float]:
-        return self.service.billed()
-
-    def sent(self) -> Iterator[tuple[str, bytes]]:
-        return ((r.path, r.body) for r in list(self.service.requests))
-
     def preempt(self, name: str) -> None:
         self.service.preempt(self.machine(name))
 
     def ghost(self) -> None:
         self.service.ghosts.append("504")
-
-    def room(self, machines: int) -> None:
-        self.service.capacity = int(machines)
 
     def funds(self, there: bool) -> None:
         self.service.used_h = 0.0 if there else self.service.granted_h
@@ -163,27 +168,11 @@ class ModalAccount(Account):
         self.service = modal.ModalEmulator(folder, self.card, self.cards)
         self.machines = self.service.machines
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.service.environ
-
-    def alive(self) -> list[str]:
-        return self.service.alive()
-
-    def billed(self) -> Mapping[str, float]:
-        return self.service.billed()
-
-    def sent(self) -> Iterator[tuple[str, bytes]]:
-        return ((r.path, r.body) for r in list(self.service.requests))
-
     def preempt(self, name: str) -> None:
         self.service.preempt(name)
 
     def ghost(self) -> None:
         self.service.ghosts += 1
-
-    def room(self, machines: int) -> None:
-        self.service.capacity = int(machines)
 
     def funds(self, there: bool) -> None:
         self.service.quota_gone = not there
@@ -210,27 +199,11 @@ class LightningAccount(Account):
         self.service = lightning.LightningEmulator(folder, self.card, self.cards)
         self.machines = self.service.machines
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.service.environ
-
-    def alive(self) -> list[str]:
-        return self.service.alive()
-
-    def billed(self) -> Mapping[str, float]:
-        return self.service.billed()
-
-    def sent(self) -> Iterator[tuple[str, bytes]]:
-        return ((r.path, r.body) for r in list(self.service.requests))
-
     def preempt(self, name: str) -> None:
         self.service.preempt(name)
 
     def ghost(self) -> None:
         self.service.ghost()
-
-    def room(self, machines: int) -> None:
-        self.service.capacity = int(machines)
 
     def funds(self, there: bool) -> None:
         self.service.quota_s = None if there else 0.0
@@ -260,27 +233,11 @@ class RunPodAccount(Account):
         self.service = runpod.RunPodEmulator(folder, self.card, self.cards)
         self.machines = self.service.machines
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.service.environ
-
-    def alive(self) -> list[str]:
-        return self.service.alive()
-
-    def billed(self) -> Mapping[str, float]:
-        return self.service.billed()
-
-    def sent(self) -> Iterator[tuple[str, bytes]]:
-        return ((r.path, r.body) for r in list(self.service.requests))
-
     def preempt(self, name: str) -> None:
         self.service.preempt(next(p for p in self.service.pods if p.name == name and not p.ended_s))
 
     def ghost(self) -> None:
         self.service.ghost()
-
-    def room(self, machines: int) -> None:
-        self.service.capacity = int(machines)
 
     def funds(self, there: bool) -> None:
         self.service.funds = there
@@ -307,19 +264,6 @@ class VastAccount(Account):
         self.machines = self.service.machines
         self._key, self._offers = self.service.key, self.service.offers
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.service.environ
-
-    def alive(self) -> list[str]:
-        return self.service.alive()
-
-    def billed(self) -> Mapping[str, float]:
-        return self.service.billed()
-
-    def sent(self) -> Iterator[tuple[str, bytes]]:
-        return ((r.path, r.body) for r in list(self.service.requests))
-
     def preempt(self, name: str) -> None:
         self.service.preempt(next(i for i in self.service.instances if i.label == name and i.alive))
 
@@ -327,7 +271,7 @@ class VastAccount(Account):
         self.service.ghost()
 
     def room(self, machines: int) -> None:
-        self.service.offers = self._offers[: int(machines)]
+        self.service.offers = self._offers[:machines]
 
     def funds(self, there: bool) -> None:
         self.service.credit = there
@@ -360,7 +304,7 @@ def opened(kind: type[Account], folder: Path) -> Iterator[Account]:
     folder.mkdir(parents=True, exist_ok=True)
     account = kind(folder)  # type: ignore[call-arg]
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        stack.enter_context(account.service)  # type: ignore[attr-defined]
+        stack.enter_context(account.service)
         for name, value in account.environ.items():
             patch.setenv(name, value)
         yield account

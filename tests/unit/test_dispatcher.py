@@ -448,6 +448,48 @@ def test_a_machine_whose_witness_is_none_any_more_is_not_paid_for_ever(newer: bo
         assert bool(bench.dispatcher.world.bills) is newer, "a newer Tenure knows its holder"
 
 
+def test_a_body_that_no_worker_writes_is_not_read_as_a_witness() -> None:
+    with FakeClock() as clock:
+        bench = Bench(clock=clock)
+        bench.dispatcher.tick()
+        bench.claim()
+        forged(bench, reason="x" * (1 << 17))
+        tick = bench.dispatcher.tick()
+        assert "bytes" in tick.reason(bench.jobs[0]) and "stopped" in tick.reason(bench.jobs[0])
+
+
+def test_a_rejection_parks_a_rung_for_a_minute_at_most() -> None:
+    """It may be about one job, which is tried on for ever if there is work behind it."""
+    with FakeClock() as clock:
+        bench = Bench(clock=clock)
+        bench.runner.failures = [Rejected("no")] * 4
+        bench.dispatcher._parked["local"].failures = 9
+        bench.dispatcher.tick()
+        assert bench.dispatcher._parked["local"].until_s - clock.monotonic_s() <= 60.0
+
+
+def test_a_bill_is_closed_though_the_job_has_been_renewed_elsewhere_meanwhile() -> None:
+    """A platform that let the round wait must not keep the bills of the others open for as long."""
+    with FakeClock() as clock:
+        bench = Bench(store=MemoryStore(clock=clock), clock=clock)
+        bench.dispatcher.tick()
+        first = bench.claim()
+        first.write(Release(first.holder, first.attempt, exits.RELEASED, "preempted"))
+        bench.runner.settlements = [Pending("ending")]
+        bench.dispatcher.tick()
+        lease = bench.claim(launch=2)
+        clock.sleep(10.0)
+        bench.dispatcher._observe()
+        bench.dispatcher.snapshot()
+        lease.write(Hold(lease.holder, lease.attempt, 100.0))  # between the decision and the act
+        bench.dispatcher._release(
+            decide.ReleaseBill(bench.jobs[0], 1, "local"), "launch 2 holds it"
+        )
+        assert (bench.jobs[0], 1) not in bench.dispatcher.world.bills
+        bench.dispatcher._release(decide.ReleaseBill(bench.jobs[0], 2, "local"), "by mistake")
+        assert (bench.jobs[0], 2) in bench.dispatcher.world.bills, "its holder lives"
+
+
 def test_an_end_is_never_taken_back() -> None:
     with FakeClock() as clock:
         bench = Bench(2, clock=clock)

@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
@@ -43,10 +44,12 @@ from tenure_protocol.store.api import Found, Store
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.s3 import S3Store
 from tenure_worker import code, exits, links, machine
+from tests import until as waiting
 from tests.emulators.machines import Machine, Machines
 from tests.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
 
 DEADLINE_S = 60.0
+until = partial(waiting.until, for_s=DEADLINE_S)
 ENTRY = "machined.experiment:Machined"
 EXPERIMENT = """
 import hashlib, os, time
@@ -199,13 +202,6 @@ class Yard:
         return self.machines.start(
             number, number, ["sh", "-c", shell], {"TENURE_START": packet, **around}
         )
-
-
-def until(ready: Callable[[], bool]) -> None:
-    end_s = SYSTEM.monotonic_s() + DEADLINE_S
-    while not ready():
-        assert SYSTEM.monotonic_s() < end_s
-        SYSTEM.sleep(0.05)
 
 
 def ended(one: Machine) -> int:

@@ -92,18 +92,18 @@ def test_a_launch_returns_when_everybody_can_see_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Right after exec a process has no environment yet: who looks then must not find nobody."""
-    real, blind = psutil.Process.environ, [5]
+    real, blind, one = psutil.Process.environ, [5], job()
 
     def environ(process: psutil.Process) -> dict[str, str]:
         found: dict[str, str] = real(process)
-        if found.get("TENURE_NAME") and blind[0]:
+        if found.get("TENURE_NAME") == one.name and blind[0]:
             blind[0] -= 1
             return {}
         return found
 
     monkeypatch.setattr(psutil.Process, "environ", environ)
     runner = make(slots=1)
-    runner.launch([job()])
+    runner.launch([one])
     assert blind == [0]
     with pytest.raises(NoSlots):
         make(slots=1).launch([job()])

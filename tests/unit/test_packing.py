@@ -27,7 +27,7 @@ from tenure.dispatch.contract import (
 from tenure.dispatch.decide import ReleaseBill
 from tenure.dispatch.ladder import Rung, launch_name, pack_name
 from tenure.dispatch.loop import Dispatcher, receipt_of
-from tenure.dispatch.packing import packs
+from tenure.dispatch.packing import Filling
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import canonical, encode
@@ -42,6 +42,23 @@ from tenure_protocol.store.memory import MemoryStore
 from tests.fake_clock import FakeClock
 from tests.faulty_store import FaultyStore
 from tests.unit.test_dispatcher import ListingRunner
+
+
+def packs(
+    jobs: Sequence[tuple[str, int]], capacity: Capacity, free: int
+) -> tuple[tuple[str, ...], ...]:
+    """The machines that take ``jobs``, each (job, its cards), in the order of turns."""
+    filling = Filling(capacity, free)
+    for job, cards in jobs:
+        if filling.has_room(cards):
+            filling.take(job, cards)
+    return tuple(tuple(each.jobs) for each in filling.machines)
+
+
+def test_who_does_not_fit_is_left() -> None:
+    jobs = [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
+    assert packs(jobs, Capacity(2, 2, 600.0, cards=2), free=2) == (("a", "b"), ("c",))
+
 
 WANTS = st.lists(st.integers(1, 5), max_size=12)
 

@@ -35,6 +35,7 @@ from tenure_worker.claim import claim
 from tenure_worker.courier import Chunk
 from tenure_worker.exits import Stopped, classify
 from tenure_worker.experiment import Backtest, Evaluation, Metric
+from tenure_worker.gang import Gang, RankFailed
 from tenure_worker.tenure import MEASURED_AFTER, UNMEASURED_S, K, Tenure
 from tests.fake_clock import FakeClock
 from tests.faulty_store import WRITE_FAULTS
@@ -680,13 +681,55 @@ def test_a_signal_ends_who_still_waits_for_the_claim(
         Claim(launch, "another", 600.0)
     )  # this launch again, on a platform that restarts it
     held = world.witness
-    monkeypatch.setattr(clock, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        slept.append(seconds)
+
+    monkeypatch.setattr(clock, "sleep", sleep)
     with (
         pytest.raises(Stopped, match="before the claim") as stop,
         claim(world.spec.id, world.store, launch, clock, measured={}) as tenure,
     ):
         pytest.fail(f"it began: {tenure}")
     assert stop.value.exit_code == exits.RELEASED and world.witness == held
+    assert slept == [], "at once, and not when the sleep is over"
+
+
+@pytest.fixture
+def gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gang:
+    """Another rank of the job that this process is rank 0 of."""
+    monkeypatch.setenv("TENURE_GANG", str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    return Gang(tmp_path, 1)
+
+
+def ended_by_rank_1(world: World) -> None:
+    w = world.witness
+    assert (w.phase, w.exit_code) == ("finished", exits.CODE_ERROR)
+    assert w.reason and "rank 1: " in w.reason and "its own mistake" in w.reason
+
+
+def test_a_lost_connection_is_told_as_what_made_the_other_rank_fail(
+    clock: FakeClock, gang: Gang
+) -> None:
+    world = World(clock)
+    with pytest.raises(RuntimeError), world.claimed():
+        gang.fail(ValueError("its own mistake"))
+        raise RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
+    ended_by_rank_1(world)
+
+
+def test_a_rank_that_failed_ends_the_others_at_their_next_step(
+    clock: FakeClock, gang: Gang
+) -> None:
+    world = World(clock)
+    with pytest.raises(RankFailed), world.claimed() as tenure:
+        world.steps(tenure, 3)
+        gang.fail(ValueError("its own mistake"))
+        world.steps(tenure, 1)
+    ended_by_rank_1(world)
 
 
 def test_a_signal_is_a_stop(world: World) -> None:

@@ -1,0 +1,14 @@
+"""Wait for what another process or thread is about to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def until(true: Callable[[], object], for_s: float = 20.0) -> None:
+    """Look until it is so; a test that waits longer hangs."""
+    end_s = time.monotonic() + for_s
+    while not true():
+        assert time.monotonic() < end_s, f"not within {for_s:g} s"
+        time.sleep(0.02)
