@@ -29,7 +29,7 @@ from tenure_protocol.records import (
     Witness,
     load,
 )
-from tenure_protocol.store.api import P99_S, Entry, Missing, Store, StoreSilent
+from tenure_protocol.store.api import Entry, Missing, Store, StoreSilent, shortest_lease_s
 from tenure_worker import exits
 from tenure_worker.claim import read_spec
 
@@ -146,7 +146,7 @@ class World:
         self.bills: dict[tuple[str, int], Bill] = {}
         self.bills_seen = False  # whether every open bill was read once since the start
         self.troubles: dict[str, str] = {}  # key: what is wrong with it
-        self._floor_s = 3 * (store.deadline_s + P99_S) + SLACK_S
+        self._floor_s = shortest_lease_s(store.deadline_s) + SLACK_S
 
     @property
     def whole(self) -> bool:

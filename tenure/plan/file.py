@@ -33,6 +33,7 @@ from tenure.plan.experiment import check_experiment
 from tenure.plan.yaml_lines import parse
 from tenure.settings import Settings
 from tenure_protocol.records import check_name
+from tenure_protocol.store.api import DEADLINE_S, shortest_lease_s
 
 _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 MAX_SEED = 2**32 - 1  # the largest that numpy.random.seed takes
@@ -249,6 +250,13 @@ def _check_against(settings: Settings, plan: Plan) -> None:
     if plan.team not in settings.teams:
         hint = _choices(plan.team, settings.teams)
         raise plan.error(("team",), f"there is no team {plan.team!r}; {hint}")
+    shortest_s = shortest_lease_s(DEADLINE_S[settings.store_url.partition(":")[0]])
+    if plan.max_silence_s < shortest_s:
+        raise plan.error(
+            ("max_silence_s",),
+            f"is {plan.max_silence_s:g} and must be at least {shortest_s:g} on this store: it caps the "
+            "lease, and a shorter one ends while a live worker waits for a single answer",
+        )
     currencies = {rung.price.currency for rung in settings.rungs.values()}
     for currency in plan.budget:
         if currency not in currencies:

@@ -290,6 +290,7 @@ def test_mistakes_in_the_margin(tmp_path: Path, line: str, key: str, says: str) 
         ("deadline_h: soon", "deadline_h", "must be a number"),
         ("patience_s: 0", "patience_s", "greater than 0"),
         ("max_silence_s: -1", "max_silence_s", "greater than 0"),
+        ("max_silence_s: 8.9", "max_silence_s", "at least 9 on this store"),
         ("cards: 0", "cards", "at least 1"),
         ("priority: high", "priority", "whole number"),
         ("nightly: yes", "nightly", 'must be true or false, not "yes"'),

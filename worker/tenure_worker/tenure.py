@@ -26,7 +26,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Confirmed, Deposed, Lease, Silent, fruitless
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
 from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
-from tenure_protocol.store.api import P99_S, Progress, Store, StoreSilent
+from tenure_protocol.store.api import Progress, Store, StoreSilent, shortest_lease_s
 from tenure_protocol.store.silence import Silence
 from tenure_worker import exits, snapshot
 from tenure_worker.caps import Caps
@@ -82,7 +82,7 @@ class Tenure:
         self._began_at = 0  # step_number at which this attempt began
         self._last_s = self._segment_s = self._now()
         self._busy_s = 0.0
-        self._floor_s = 3 * (store.deadline_s + P99_S)
+        self._floor_s = shortest_lease_s(store.deadline_s)
         self._k = K * 2.0 ** min(max(fruitless(lease.witness) - 1, 0), 6)
         self._pointer = lease.witness.pointer
         self._silence_s = lease.witness.silence_s  # what the store was last told

@@ -12,6 +12,18 @@ from typing import Literal, Protocol
 DEADLINE_S = {"s3": 13.0, "file": 2.0, "memory": 2.0}
 P99_S = 1.0
 
+
+def shortest_lease_s(deadline_s: float) -> float:
+    """Shortest lease, in seconds, on a store with such calls: two may fail before the third renews.
+
+    Under a shorter one, a single call without an answer outlasts the watch of everybody else.
+
+    >>> shortest_lease_s(DEADLINE_S["s3"])
+    42.0
+    """
+    return 3 * (deadline_s + P99_S)
+
+
 _PART = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,254}"  # a file name of a directory store
 _KEY = re.compile(rf"{_PART}(/{_PART})*")
 MAX_KEY = 900
