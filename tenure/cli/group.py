@@ -51,6 +51,7 @@ CORE = {
     "costs": "tenure.cli.costs:costs",
     "doctor": "tenure.cli.doctor:doctor",
     "sim": "tenure.cli.sim:sim",
+    "rehearse": "tenure.cli.rehearse:app",
 }
 
 
