@@ -160,7 +160,7 @@ class Billing:
             memory.team if memory else None,
         )
         if entry is not None:
-            key = keys.ledger(ledger.writer(self._name), bill.job, bill.launch, entry.outcome)
+            key = keys.ledger(self._name, bill.job, bill.launch, entry.outcome)
             create_once(self._store, key, encode(entry), self._clock)
 
     def _since_s(self, bill: Bill) -> float:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from tenure.dispatch.contract import Capacity, JobKind
 from tenure.dispatch.packing import Filling
+from tenure.dispatch.quality import Leave, Option, Pace, Usual, judge
 from tenure_protocol.lease.machine import Occupied, Vacant, Watched, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
@@ -30,6 +31,9 @@ REJECTED_BUDGET = 5
 BROKEN_GRACE_S = 600.0
 #: How many claim windows long a rung is passed over on which a launch was never claimed.
 PASSED_OVER = 2.0
+
+#: How often the end of a job's own machine is asked for before the job looks further down the ladder.
+_FREEING_TRIES = 4
 
 Evidence = Literal["none", "vacant", "failed"]
 
@@ -59,6 +63,7 @@ class JobView:
     rungs: tuple[str, ...]  # in the user's order of preference
     priority: int = 0
     order: int = 0  # place in its plan
+    plan: str = ""
     kind: JobKind | None = None  # None: its spec has not been read yet
     cards: int = 1  # that it needs, all of one machine
     witness: Witness | None = None
@@ -79,7 +84,18 @@ class JobView:
     not_before_s: float = 0.0  # monotonic; when it may be launched again
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
+    faults: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # rungs, since its milestone
     ended: str = ""  # how the process of its open launch ended, where its runner knows that it did
+    pace: Pace | None = None  # what the attempt that holds it has shown, where it may be judged
+    usual: Usual | None = None  # of such work on that card of that runner
+    options: Mapping[str, Option] = field(default_factory=dict)  # by rung, where something is known
+    moves: int = 0  # how often it was asked to yield for a better machine
+    moving_to: str = ""  # the rung where it goes on once it has yielded
+    left: Mapping[str, float] = field(
+        default_factory=dict
+    )  # rung: monotonic, passed over until then
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,7 @@ class BillView:
     launch: int
     rung: str
     retry_at_s: float = 0.0  # monotonic; when release may be asked again
+    tries: int = 0  # how often it was asked
     machine: str = ""  # the name it shares with the launches beside it; '' while not known
     beside: tuple[tuple[str, int], ...] = ()  # (job, launch) of the others on the same machine
 
@@ -103,6 +120,7 @@ class RungView:
     capacity: Capacity
     parked_until_s: float = 0.0  # monotonic
     parked_for: str = ""
+    currency: str = ""  # that it costs something in; '' where it is free
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,7 @@ class Snapshot:
     bills: tuple[BillView, ...]
     rungs: Mapping[str, RungView]
     unseen: str = ""  # why bills may be missing from it: then nobody knows how many slots are free
+    spent: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (plan, currency): in words
 
     @cached_property
     def bills_of(self) -> Mapping[str, list[BillView]]:
@@ -160,6 +179,14 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class AskToYield:
+    """Ask the holder of a job to yield, after a last milestone."""
+
+    job: str
+    rung: str  # where; '' where it may not go on
+
+
+@dataclass(frozen=True)
 class TakeAway:
     """Revoke a job whose holder did not do what it was asked; a pause is held back."""
 
@@ -187,7 +214,7 @@ class Wait:
     job: str
 
 
-Action = Launch | Cancel | TakeAway | ReleaseBill | Wait
+Action = Launch | Cancel | AskToYield | TakeAway | ReleaseBill | Wait
 
 
 class _Round:
@@ -200,6 +227,13 @@ class _Round:
             name: Filling(rung.capacity, rung.capacity.launches - snapshot.taken[name])
             for name, rung in snapshot.rungs.items()
         }
+        for view in snapshot.jobs:
+            if view.moving_to in self.filling and _yields(view):
+                room = self.filling[view.moving_to]
+                if view.moving_to != (view.pace.rung if view.pace else "") and room.has_room(
+                    view.cards
+                ):
+                    room.take(view.job, view.cards)  # kept for it until it has yielded
 
     def packed(self, action: Action, reason: str) -> tuple[Action, str]:
         """The same, with the other jobs of its machine where it is a launch on one of several."""
@@ -237,7 +271,76 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
         if view.job in kept:
             first = (first[0], f"{first[1]}; {kept[view.job]}")
         actions += [first, *more]
+    # The moves come last: a machine that somebody waits for is worth more to him.
+    views = snapshot.view_of
+    actions = [
+        _judged(views[action.job], this, reason)
+        if _may_be_judged(action, views)
+        else (action, reason)
+        for action, reason in actions
+    ]
     return [this.packed(action, reason) for action, reason in actions]
+
+
+def _yields(view: JobView) -> bool:
+    """Whether a holder was asked to end and has not yet."""
+    return view.witness is not None and view.witness.phase == "held" and bool(view.witness.asked)
+
+
+def _may_be_judged(action: Action, views: Mapping[str, JobView]) -> bool:
+    """Whether it is about a holder that goes on and has shown something."""
+    if not isinstance(action, Wait):
+        return False
+    view = views[action.job]
+    w = view.witness
+    return (
+        view.pace is not None
+        and w is not None
+        and w.phase == "held"
+        and w.asked is None
+        and not view.silent
+        and not view.broken
+        and _evidence(view)[0] is None
+    )
+
+
+def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
+    """Whether a holder stays where it is, by what it has shown and what could be had instead."""
+    pace = view.pace
+    assert pace is not None
+    here = view.options.get(pace.rung)
+    if here is None or pace.rung not in view.rungs or pace.rung not in this.snapshot.rungs:
+        return Wait(view.job), reason
+    place = view.rungs.index(pace.rung)
+    earlier = [view.options[name] for name in view.rungs[:place] if _can_be_had(view, name, this)]
+    others = [
+        view.options[name] for name in view.rungs[place + 1 :] if _can_be_had(view, name, this)
+    ]
+    # Its own slot is free again once it has yielded.
+    parked = this.snapshot.rungs[pace.rung].parked_until_s > this.now_s
+    again = [] if parked or _missed(view, pace.rung) else [here]
+    verdict = judge(pace, view.usual, here, earlier, [*again, *others], view.moves)
+    words = f"{reason}; {verdict.reason}"
+    if not isinstance(verdict, Leave):
+        return Wait(view.job), words
+    if verdict.rung != pace.rung:
+        this.filling[verdict.rung].take(view.job, view.cards)
+    return AskToYield(view.job, verdict.rung), words
+
+
+def _can_be_had(view: JobView, name: str, this: _Round) -> bool:
+    """Whether a job could be launched on a rung at once, by what is known now."""
+    rung = this.snapshot.rungs.get(name)
+    return (
+        rung is not None
+        and name in view.options
+        and not this.snapshot.unseen
+        and not _excluded(view, name, this.snapshot)
+        and rung.parked_until_s <= this.now_s
+        and view.left.get(name, 0.0) <= this.now_s
+        and not _missed(view, name)
+        and this.filling[name].has_room(view.cards)
+    )
 
 
 def still_aboard(
@@ -299,18 +402,14 @@ def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
 def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     snapshot, now_s = this.snapshot, this.now_s
     w = view.witness
-    if view.broken:
-        return [(Wait(view.job), f"stopped: {view.broken}")]
-    if view.silent:
-        return [(Wait(view.job), f"unknown: {view.silent}")]
-    if w and w.phase in FINAL:
-        return [(Wait(view.job), f"it is {w.phase}")]
-    if w and w.held_back:
-        return [(Wait(view.job), f"held back by {w.by or 'an operator'}: {w.reason or 'paused'}")]
+    if nothing := _nothing_to_do(view):
+        return [(Wait(view.job), nothing)]
     evidence, why = _evidence(view)
     if w and w.phase == "held" and w.asked and (refused := _disobeyed(view, w, evidence, why)):
         return [(TakeAway(view.job, w.asked.by, w.asked.what == "pause"), refused)]
     if evidence is None:
+        if w and w.phase == "held" and not w.asked and (spent := _spent(view, w, snapshot)):
+            return [(AskToYield(view.job, ""), f"{why}; {spent}")]
         return [(Wait(view.job), why)]
     if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:
         before = view.no_shows.get(view.launched_on)
@@ -332,6 +431,20 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     filling.take(view.job, view.cards)
     left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
     return [(Launch(view.job, rung, evidence), f"{why}; {left}")]
+
+
+def _nothing_to_do(view: JobView) -> str | None:
+    """Why a job is left alone whatever else there is, or ``None``."""
+    w = view.witness
+    if view.broken:
+        return f"stopped: {view.broken}"
+    if view.silent:
+        return f"unknown: {view.silent}"
+    if w and w.phase in FINAL:
+        return f"it is {w.phase}"
+    if w and w.held_back:
+        return f"held back by {w.by or 'an operator'}: {w.reason or 'paused'}"
+    return None
 
 
 def _evidence(view: JobView) -> tuple[Evidence | None, str]:
@@ -367,6 +480,13 @@ def _disobeyed(view: JobView, w: Witness, evidence: Evidence | None, why: str) -
     return None
 
 
+def _spent(view: JobView, w: Witness, snapshot: Snapshot) -> str | None:
+    """Why a holder must not go on where it is: its plan has nothing left to pay that rung with."""
+    bill = snapshot.bill_at.get((view.job, w.holder.launch if w.holder else 0))
+    rung = snapshot.rungs.get(bill.rung) if bill else None
+    return snapshot.spent.get((view.plan, rung.currency)) if rung and rung.currency else None
+
+
 def _over(view: JobView, snapshot: Snapshot) -> str | None:
     """Why the job must end without a result, or ``None``."""
     w = view.witness
@@ -377,6 +497,9 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
         return (
             f"{view.strikes} attempts in a row were lost early, without a milestone; last: {last}"
         )
+    for fault, rungs in view.faults.items():
+        if len(rungs) > 1:  # two machines of different makes do not fail alike at the same place
+            return f"the same failure on the rungs {' and '.join(rungs)}: {fault}"
     if view.unclaimed >= FRUITLESS_BUDGET and not _untried(view, snapshot):
         last = f"; last: {view.ended}" if view.ended else ""
         return f"{view.unclaimed} launches in a row never claimed it{last}"
@@ -402,6 +525,8 @@ def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
         return "the tenure.toml of this dispatcher has no such rung"
     if view.kind is not None and view.kind not in rung.kinds:
         return f"its runner takes no {view.kind} jobs"
+    if rung.currency and (spent := snapshot.spent.get((view.plan, rung.currency))):
+        return spent
     cards = rung.capacity.cards
     if view.cards > cards:
         return f"its machine has {_count(cards, 'card')}, the job needs {view.cards}"
@@ -414,8 +539,8 @@ _Missing = Literal["", "room", "patience"]
 def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
     """The first rung of the ladder that has room; or why none has, and what is missing there.
 
-    One on which launches of this job were rejected or never claimed comes after those with fewer of
-    them. The latter is passed over for a while as long as there are such, since each try costs a
+    The one that it moves to comes first. One on which launches of this job were rejected or never claimed
+    comes after those with fewer of them. The latter is passed over for a while as long as there are such, since each try costs a
     window: nobody knows whether its machines start at all.
     """
     snapshot, now_s = this.snapshot, this.now_s
@@ -430,9 +555,16 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
         else:
             usable.append(name)
     fewest = min((_missed(view, name) for name in usable), default=0)
-    for name in sorted(usable, key=lambda name: _missed(view, name) + view.rejected.get(name, 0)):
+
+    def turn(name: str) -> tuple[bool, int]:
+        return name != view.moving_to, _missed(view, name) + view.rejected.get(name, 0)
+
+    lefts = {name: until_s for name in usable if (until_s := view.left.get(name, 0.0)) > now_s}
+    for name in sorted(usable, key=turn):
         rung, missed = snapshot.rungs[name], view.no_shows.get(name)
-        if rung.parked_until_s > now_s:
+        if name in lefts and len(lefts) < len(usable):
+            waits.append(f"rung {name} was left and is passed over for {lefts[name] - now_s:.0f} s")
+        elif rung.parked_until_s > now_s:
             waits.append(
                 f"rung {name} is parked for {rung.parked_until_s - now_s:.0f} s ({rung.parked_for})"
             )
@@ -443,11 +575,24 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
                 f"({_count(missed.count, 'launch', 'launches')} in a row never claimed it there)"
             )
         elif not this.filling[name].has_room(view.cards):
+            if _is_freed(view, name, snapshot):
+                return None, f"its own slot on rung {name} is being freed", ""
             waits.append(_no_room(rung, snapshot))
             missing = "room"
         else:
             return name, "", ""
     return None, ", ".join(waits), missing
+
+
+def _is_freed(view: JobView, name: str, snapshot: Snapshot) -> bool:
+    """Whether a machine that the job had there is about to end: that is no reason to go down the ladder."""
+    return any(
+        bill.rung == name
+        and bill.tries < _FREEING_TRIES
+        and bill_is_over(bill, view)
+        and not still_aboard(bill, snapshot)
+        for bill in snapshot.bills_of.get(view.job, ())
+    )
 
 
 def _missed(view: JobView, name: str) -> int:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tenure.dispatch.contract import Bounded, Closed
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.world import Bill
-from tenure_protocol.codec import Corrupt, short_id
+from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.records import Intent, LaunchReceipt, LedgerEntry, load
 from tenure_protocol.store.api import Missing, Store
-
-_UNSAFE = re.compile(r"[^a-z0-9_.-]")
-_KEPT_CHARS = 40  # of a writer's name that cannot stand in a key
-
-
-def writer(name: str) -> str:
-    """A dispatcher's name as a part of a key; one that may not stand there gets a digest, to stay apart.
-
-    >>> writer("dispatcher-0a"), writer("../Ann")
-    ('dispatcher-0a', 'ann-5obfk4ic')
-    """
-    safe = _UNSAFE.sub("-", name.lower()).lstrip(".-")[:_KEPT_CHARS]
-    return name if name == safe and safe else f"{safe or 'it'}-{short_id(name.encode())[:8]}"
 
 
 def share(intent: Intent, receipt: LaunchReceipt | None) -> float:

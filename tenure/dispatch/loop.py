@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 
 from tenure.dispatch import decide
@@ -22,17 +22,19 @@ from tenure.dispatch.contract import (
     Settlement,
     Unreachable,
 )
-from tenure.dispatch.decide import RungView, Snapshot
+from tenure.dispatch.decide import JobView, RungView, Snapshot
 from tenure.dispatch.ladder import Rung as Rung
 from tenure.dispatch.ladder import launch_name as launch_name
 from tenure.dispatch.ladder import pack_name
+from tenure.dispatch.observations import Observatory
+from tenure.dispatch.spending import Spending
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch, World
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Stored, Unsettled, change
-from tenure_protocol.lease.machine import Cancel, Reserve, Revoke
+from tenure_protocol.lease.machine import Ask, Cancel, Reserve, Revoke
 from tenure_protocol.records import Aboard, Intent, JobSpec, LaunchReceipt, Witness
 from tenure_protocol.store.api import Store, StoreSilent
 from tenure_protocol.store.settle import create_once
@@ -43,6 +45,8 @@ _FIRST_BACKOFF_S = 5.0
 _LONGEST_BACKOFF_S = 600.0
 _WATCH = "the watch"
 _REJECTED_PARK_S = 60.0
+_YIELD_WITHIN_S = 600.0  # for the step under way and a last milestone
+_LEFT_FOR_S = 3600.0  # so long a job does not go back to a rung that it was taken from
 _SLOW_S = 5.0  # a release that takes longer keeps others of its runner out of the round
 
 
@@ -94,8 +98,12 @@ class Dispatcher:
         clock: Clock,
         name: str = "",
         troubles: Mapping[str, str] | None = None,
+        moves: bool = True,
     ) -> None:
-        """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives."""
+        """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
+
+        Without ``moves`` no holder is asked to yield for a better machine.
+        """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
         self._clock = clock
@@ -111,6 +119,9 @@ class Dispatcher:
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
         self.world = World(store, clock)
+        self.observatory = Observatory(store, self.rungs, clock, self.name, self.world)
+        self._spending = Spending(store, self.rungs, clock, self.world)
+        self._moves = moves
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)
         self.sweeper = Sweeper(rungs, store.url, clock, self.world)
 
@@ -137,11 +148,14 @@ class Dispatcher:
                     unmade |= self._launch([aboard[job] for job in action.pack or (action.job,)])
             elif isinstance(action, decide.Cancel):
                 self._write(action.job, Cancel(self.name, reason))
+            elif isinstance(action, decide.AskToYield):
+                self._move(action)
             elif isinstance(action, decide.TakeAway):
                 self._write(action.job, Revoke(action.by, reason, action.held_back))
             elif isinstance(action, decide.ReleaseBill):
                 self._release(action, reason)
         self.sweeper.sweep()
+        self.observatory.write()
         return self._told(decisions, unmade)
 
     def _told(
@@ -149,7 +163,13 @@ class Dispatcher:
         decisions: Sequence[tuple[decide.Action, str]],
         unmade: Mapping[str, str] | None = None,
     ) -> Tick:
-        troubles = {**self._standing, **self.world.troubles, **self.sweeper.troubles}
+        troubles = {
+            **self._standing,
+            **self.world.troubles,
+            **self.observatory.troubles,
+            **self._spending.troubles,
+            **self.sweeper.troubles,
+        }
         return Tick(tuple(decisions), troubles, unmade or {}, self.sweeper.found)
 
     def look(self) -> Tick:
@@ -163,6 +183,8 @@ class Dispatcher:
         self._slow.clear()
         self._no_answer.clear()
         self.world.observe()
+        self.observatory.look()
+        self._spending.look()
         if self._knowing:
             self._note_ends()
 
@@ -179,13 +201,26 @@ class Dispatcher:
                 rung.capacity,
                 self._parked[name].until_s,
                 self._parked[name].reason,
+                rung.price.currency if rung.price and rung.price.per_h > 0 else "",
             )
             for name, rung in self.rungs.items()
         }
-        views = self.world.job_views()
+        views = tuple(map(self._with_pace, self.world.job_views()))
         self._decided = {view.job: view.etag for view in views}
         unseen = "" if self.world.bills_seen else "the open launches cannot be read yet"
-        return Snapshot(views, self.world.bill_views(), rungs, unseen)
+        return Snapshot(views, self.world.bill_views(), rungs, unseen, self._spending.spent())
+
+    def _with_pace(self, view: JobView) -> JobView:
+        """A job with what its attempt has shown, and what is expected of every rung that it may use."""
+        pace = self.observatory.pace(view.job) if self._moves else None
+        if pace is None:
+            return view
+        return replace(
+            view,
+            pace=pace,
+            usual=self.observatory.usual_of(view.job),
+            options=self.observatory.options(view.job, pace, view.rungs),
+        )
 
     def _note_ends(self) -> None:
         """Ask the runners that know it how the processes of open launches ended: for people only.
@@ -243,6 +278,18 @@ class Dispatcher:
         Launches nothing. At the end whatever still runs without a bill is ended as well, within the
         same time. Returns whether no bill is left, and no machine that was to be ended.
         """
+        try:
+            return self._drain(for_s, every_s, experiment, report)
+        finally:
+            self.observatory.write(at_once=True)
+
+    def _drain(
+        self,
+        for_s: float,
+        every_s: float,
+        experiment: str | None,
+        report: Callable[[Tick], None] | None,
+    ) -> bool:
         end_s = self._clock.monotonic_s() + for_s
         swept = False
         while True:
@@ -333,8 +380,7 @@ class Dispatcher:
         # a window that ran out again and again was too short for what goes on there
         missed = memory.no_shows.get(rung.name)
         doubled = min(missed.count, decide.FRUITLESS_BUDGET) if missed else 0
-        window_s = rung.capacity.window_s * 2.0**doubled
-        event = Reserve(rung.runner_name, window_s, self.name, action.evidence)
+        event = self._reservation(rung, action.evidence, stored, 2.0**doubled)
         key = keys.witness(memory.experiment, memory.job)
         outcome = change(self._store, key, memory.job, stored, event, self._clock)
         if isinstance(outcome, Unsettled):
@@ -350,6 +396,25 @@ class Dispatcher:
             self.world.note_no_show(memory, w)
         self.world.adopt(memory, outcome.witness, outcome.etag)
         return _Reserved(memory, memory.spec, outcome.witness.launched, reason)
+
+    def _reservation(
+        self, rung: Rung, evidence: decide.Evidence, stored: Stored, doubled: float
+    ) -> Reserve:
+        """What is announced: the claim window, and what the worker chooses its leases by."""
+        default_s, seen = rung.capacity.window_s, self.observatory.risks(rung)
+        w, lapsed_s = stored.witness, None
+        if evidence == "vacant" and w and w.phase == "held" and w.announced is None:
+            lapsed_s = min(stored.age_s, w.silence_allowed_s)  # what follows is our own delay
+        return Reserve(
+            rung.runner_name,
+            seen.window_s * doubled,
+            self.name,
+            evidence,
+            first_silence_s=default_s * doubled,
+            restart_s=seen.restart_s,
+            death_per_h=seen.death_per_h,
+            lapsed_s=lapsed_s,
+        )
 
     def _thaw(self, memory: JobMemory, reason: str) -> None:
         """Close the bill of a lapsed holder that the reservation could not be written over.
@@ -401,6 +466,8 @@ class Dispatcher:
             words = f"the runner failed: {type(error).__name__}: {error}"
             return unmade | self._failed_pack(made, rung, Unreachable(words, sent=True))
         self._parked[rung.name] = _Parking()
+        for each in reserved:
+            each.memory.moving_to = ""
         together = tuple(job.job_id for job in jobs)
         for each, bill in made:
             each.memory.rejected.pop(rung.name, None)
@@ -462,7 +529,7 @@ class Dispatcher:
             except StoreSilent as error:
                 unmade[each.job] = _no_bill(each, error)
                 continue
-            bill = Bill(each.job, each.launch, intent)
+            bill = Bill(each.job, each.launch, intent, since_s=self._clock.monotonic_s())
             self.world.bills[each.job, each.launch] = bill
             made.append((each, bill))
         return made, unmade
@@ -535,13 +602,27 @@ class Dispatcher:
                 words = f"{times} launches in a row were rejected there; last: {error}"
                 memory.excluded[rung.name] = words
 
-    def _write(self, job: str, event: Cancel | Revoke) -> None:
-        """Change a witness, if it still is what the decision was made from."""
+    def _write(self, job: str, event: Cancel | Revoke | Ask) -> bool:
+        """Change a witness, if it still is what the decision was made from; whether it was written."""
         memory = self.world.jobs[job]
         stored = self._reread(memory)
-        if stored is not None:
-            key = keys.witness(memory.experiment, job)
-            change(self._store, key, job, stored, event, self._clock)
+        if stored is None:
+            return False
+        key = keys.witness(memory.experiment, job)
+        outcome = change(self._store, key, job, stored, event, self._clock)
+        return isinstance(outcome, Applied)
+
+    def _move(self, action: decide.AskToYield) -> None:
+        """Ask the holder to yield. The rung that it leaves is passed over for a while by this job."""
+        memory = self.world.jobs[action.job]
+        pace = self.observatory.pace(action.job)
+        asked = self._write(action.job, Ask("yield", _YIELD_WITHIN_S, self.name))
+        if not asked or not action.rung:
+            return
+        memory.moves += 1
+        memory.moving_to = action.rung
+        if pace and pace.rung != action.rung:
+            memory.left[pace.rung] = self._clock.monotonic_s() + _LEFT_FOR_S * memory.moves
 
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:
         """Close the bills of one machine, if everything about it still is as it was decided from."""

@@ -65,6 +65,7 @@ class JobMemory:
     priority: int
     order: int
     team: str | None = None
+    plan: str = ""
     spec: JobSpec | None = None
     witness: Witness | None = None
     etag: str = ""  # as last listed
@@ -84,12 +85,18 @@ class JobMemory:
     launched_on: tuple[int, str] = (0, "")  # a launch whose claim window is over, and its rung
     strikes: int = 0
     unreadable: int = 0
+    faults: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # of machines: the rungs; no milestone since
     since_s: float = 0.0  # when this dispatcher first saw the attempt that holds it
     took_s: float = 0.0  # when the witness was last read or written
     asked_s: float | None = None  # when it first saw the request to that attempt
     not_before_s: float = 0.0  # a job that a machine failed is not launched at once
     pending: PendingLaunch | None = None
     ended: str = ""  # how the process of its open launch ended, in the words of its runner
+    moves: int = 0  # how often it was asked to yield for a better machine
+    moving_to: str = ""  # the rung that it was asked to yield for; '' once it is launched again
+    left: dict[str, float] = field(default_factory=dict)  # rung: monotonic, passed over until then
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
 
@@ -110,6 +117,7 @@ class Bill:
     unmade: bool = False  # the store has said that there is no intent
     failed: bool = False  # the platform is known to have made no machine
     worked: bool = False  # there was a machine, though its receipt may be missing
+    since_s: float = 0.0  # monotonic, when its machine was launched, as far as is known
     settlements: int = 0
     bound_s: float | None = None  # when its platform ends it at the latest, as last recorded
     retry_at_s: float = 0.0
@@ -143,6 +151,7 @@ class World:
         self._silent: dict[str, str] = {}  # experiment: why its listing failed
         self._letters = cycle(ID_LETTERS)  # the part of many open bills that is looked at next
         self.jobs: dict[str, JobMemory] = {}
+        self.budgets: dict[str, dict[str, float]] = {}  # plan: currency: amount
         self.bills: dict[tuple[str, int], Bill] = {}
         self.bills_seen = False  # whether every open bill was read once since the start
         self.troubles: dict[str, str] = {}  # key: what is wrong with it
@@ -256,11 +265,20 @@ class World:
             memory.asked_s = None
         if witness.asked and memory.asked_s is None:
             memory.asked_s = self._clock.monotonic_s()
-        if witness.phase == "released" and witness.exit_code == exits.OUT_OF_MEMORY:
-            launch = old.holder.launch if old and old.holder else witness.launched
-            rung = self.rung_of(memory.job, launch)
-            if rung:
-                memory.excluded.setdefault(rung, f"out of memory there: {witness.reason}")
+        if witness.phase == "released":
+            self._note_failure(memory, old, witness)
+
+    def _note_failure(self, memory: JobMemory, old: Witness | None, witness: Witness) -> None:
+        """A card that was too small takes this job no more; a fault may be the machine's or the code's."""
+        fault = exits.fault_of(witness.reason)
+        if fault is None and witness.exit_code != exits.OUT_OF_MEMORY:
+            return
+        launch = old.holder.launch if old and old.holder else witness.launched
+        rung = self.rung_of(memory.job, launch)
+        if rung and fault:
+            memory.faults.setdefault(fault, set()).add(rung)
+        elif rung:
+            memory.excluded.setdefault(rung, f"out of memory there: {witness.reason}")
 
     def _count_losses(self, memory: JobMemory, old: Witness, new: Witness) -> None:
         """What the attempts that ended since the last read cost the job's budget.
@@ -270,6 +288,7 @@ class World:
         """
         if new.pointer != old.pointer:
             memory.strikes = memory.unreadable = 0
+            memory.faults.clear()
         first = old.attempt if old.phase == "held" else old.attempt + 1
         last = new.attempt - 1 if new.phase == "held" else new.attempt
         if new.phase in ("revoked", *FINAL) or new.asked or old.asked:
@@ -406,6 +425,7 @@ class World:
                 newest[record.plan] = record
         for record in sorted(self._plans.values(), key=lambda record: record.version):
             terms = newest[record.plan].terms
+            self.budgets[record.plan] = _budget(terms.get("budget"))
             rungs, priority = terms.get("rungs"), terms.get("priority")
             team = terms.get("team")
             for job in record.jobs:
@@ -415,6 +435,7 @@ class World:
                 memory.rungs = tuple(str(r) for r in rungs) if isinstance(rungs, list) else ()
                 memory.priority = priority if isinstance(priority, int) else 0
                 memory.team = team if isinstance(team, str) else None
+                memory.plan = record.plan
                 self.jobs[job] = memory
 
     def _observe_bills(self) -> None:
@@ -488,11 +509,13 @@ class World:
                 bill.unmade = isinstance(found, Missing)
                 if not isinstance(found, Missing):
                     bill.intent = load(Intent, found.body, key)
+                    bill.since_s = self._clock.monotonic_s() - found.age_s
             if bill.receipt is None and bill.intent is not None:
                 key = keys.receipt(bill.job, bill.launch)
                 found = self._store.read(key)
                 if not isinstance(found, Missing):
                     bill.receipt = load(LaunchReceipt, found.body, key)
+                    bill.since_s = self._clock.monotonic_s() - found.age_s
             self.troubles.pop(keys.launch(bill.job, bill.launch), None)
         except (StoreSilent, Corrupt) as error:
             self.troubles[keys.launch(bill.job, bill.launch)] = str(error)
@@ -522,6 +545,7 @@ class World:
             rungs=m.rungs,
             priority=m.priority,
             order=m.order,
+            plan=m.plan,
             kind=m.spec.kind if m.spec else None,
             cards=m.spec.cards if m.spec else 1,
             witness=m.witness,
@@ -541,7 +565,11 @@ class World:
             launched_on=self._launched_on(m),
             strikes=m.strikes,
             unreadable=m.unreadable,
+            faults={fault: tuple(sorted(rungs)) for fault, rungs in m.faults.items()},
             ended=m.ended,
+            moves=m.moves,
+            moving_to=m.moving_to,
+            left=dict(m.left),
             not_before_s=m.not_before_s,
             asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )
@@ -562,6 +590,7 @@ class World:
                     bill.launch,
                     bill.rung,
                     bill.retry_at_s,
+                    bill.settlements,
                     bill.intent.name if bill.intent else "",
                     bill.beside,
                 )
@@ -586,3 +615,14 @@ def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
     most_s = spec.max_silence_s
     told = w.announced and replace(w.announced, silence_s=min(w.announced.silence_s, most_s))
     return replace(w, silence_s=min(w.silence_s, most_s), announced=told)
+
+
+def _budget(told: object) -> dict[str, float]:
+    """The budget of a plan's terms; what is none is left out, as whoever wrote the record checked it."""
+    if not isinstance(told, dict):
+        return {}
+    return {
+        str(currency): float(amount)
+        for currency, amount in told.items()
+        if isinstance(amount, (int, float)) and not isinstance(amount, bool)
+    }

@@ -719,6 +719,69 @@ def test_out_of_memory_on_the_only_rung_ends_the_job() -> None:
     assert isinstance(state, Finished) and "out of memory" in state.reason
 
 
+def faulty(two: TwoRungs, launch: int, words: str, milestone: bool = False) -> None:
+    """The launch claims, and its machine fails."""
+    lease = two.bench.claim(launch=launch)
+    two.dispatcher.tick()
+    if milestone:
+        old = lease.witness.pointer
+        pointer = Pointer(lease.attempt, 10, 1, (old.ordinal if old else 0) + 1, "0" * 64)
+        move = Hold(lease.holder, lease.attempt, 100.0, None, Move(pointer, old))
+        assert isinstance(lease.write(move), Confirmed)
+        two.dispatcher.tick()
+    ended = Release(lease.holder, lease.attempt, exits.RELEASED, words)
+    assert isinstance(lease.write(ended), Confirmed)
+    for _ in range(3):
+        two.clock.sleep(10.0)
+        two.dispatcher.tick()
+
+
+FAULTS = [f"machine fault: RuntimeError: CUDA error {n} at 0x{n}" for n in (719, 700)]
+
+
+@pytest.mark.parametrize("milestone", [False, True])
+def test_the_same_fault_on_two_rungs_is_the_jobs_own_and_ends_it(milestone: bool) -> None:
+    """Unless a milestone lies between them: then it was two machines."""
+    with FakeClock() as clock:
+        two = TwoRungs(clock)
+        two.dispatcher.tick()
+        faulty(two, 1, FAULTS[0])
+        two.dispatcher.world.jobs[two.job].excluded["cheap"] = "for this test"
+        clock.sleep(60.0)
+        launched = two.dispatcher.world.jobs[two.job].witness
+        assert launched and launched.launched == 2 and launched.phase == "expected"
+        two.dispatcher.world.jobs[two.job].excluded.clear()
+        lease = two.bench.claim(launch=2)
+        lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, "received SIGTERM"))
+        two.dispatcher._parked["cheap"].until_s = 1e9
+        for _ in range(3):
+            clock.sleep(10.0)
+            two.dispatcher.tick()
+        faulty(two, 3, FAULTS[1], milestone)
+        state = Execution(two.bench.store, {}, clock, "t").status(two.job)
+        assert isinstance(state, Finished) is not milestone
+        if isinstance(state, Finished):
+            assert state.reason == (
+                "the same failure on the rungs cheap and dear: RuntimeError: CUDA error # at #"
+            )
+
+
+def test_another_fault_on_another_rung_ends_nothing() -> None:
+    with FakeClock() as clock:
+        two = TwoRungs(clock)
+        two.dispatcher.tick()
+        faulty(two, 1, FAULTS[0])
+        two.dispatcher._parked["cheap"].until_s = 1e9
+        lease = two.bench.claim(launch=2)
+        lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, "received SIGTERM"))
+        for _ in range(3):
+            clock.sleep(10.0)
+            two.dispatcher.tick()
+        faulty(two, 3, "machine fault: OSError: [Errno 5] input/output error")
+        state = Execution(two.bench.store, {}, clock, "t").status(two.job)
+        assert not isinstance(state, Finished)
+
+
 def test_corrupt_objects_stop_their_job_alone() -> None:
     bench = Bench(3)
     bench.store.put_file(keys.job(bench.jobs[0]), _file(b"{"))

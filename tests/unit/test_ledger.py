@@ -25,12 +25,13 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure.dispatch.ladder import Price, Rung
-from tenure.dispatch.ledger import JobCost, RungCost, by_job, by_rung, once, read_ledger, writer
+from tenure.dispatch.ledger import JobCost, RungCost, by_job, by_rung, once, read_ledger
 from tenure.dispatch.loop import Dispatcher
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
+from tenure_protocol.lease.keys import part
 from tenure_protocol.lease.client import Lease, acquire
 from tenure_protocol.lease.machine import Finish, Release
 from tenure_protocol.records import Aboard, Intent, JobSpec, LaunchReceipt, LedgerEntry, load
@@ -339,9 +340,9 @@ def test_the_sums_of_rungs_and_jobs() -> None:
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_a_writer_is_one_part_of_a_key_and_two_names_are_never_one(one: str, two: str) -> None:
-    assert "/" not in writer(one) and 1 <= len(writer(one)) <= 60 and writer(one)[0] != "."
-    assert writer(one).isascii()
-    assert (writer(one) == writer(two)) is (one == two)
+    assert "/" not in part(one) and 1 <= len(part(one)) <= 60 and part(one)[0] != "."
+    assert part(one).isascii()
+    assert (part(one) == part(two)) is (one == two)
 
 
 # ------------------------------------------------------------------------------------ command

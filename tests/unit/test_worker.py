@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from tenure_protocol.codec import Corrupt, encode
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.machine import Ask, Cancel, Claim, Resume, Revoke
+from tenure_protocol.lease.machine import Ask, Cancel, Claim, Reserve, Resume, Revoke
+from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import (
     FileEntry,
     Manifest,
@@ -36,7 +37,7 @@ from tenure_worker.courier import Chunk
 from tenure_worker.exits import Stopped, classify
 from tenure_worker.experiment import Backtest, Evaluation, Metric
 from tenure_worker.gang import Gang, RankFailed
-from tenure_worker.tenure import MEASURED_AFTER, UNMEASURED_S, K, Tenure
+from tenure_worker.tenure import LEAST_K, MEASURED_AFTER, UNMEASURED_S, Tenure
 from tests.fake_clock import FakeClock
 from tests.faulty_store import WRITE_FAULTS
 from tests.toy.experiment import Toy
@@ -157,12 +158,13 @@ def test_a_loop_that_steps_never_outlives_its_lease(world: World, clock: FakeClo
 def test_the_lease_follows_the_steps(world: World, clock: FakeClock) -> None:
     with world.claimed() as tenure:
         assert world.witness.silence_s == 600.0  # the claim window
-        world.steps(tenure, 2, 2.0)
+        world.steps(tenure, 2, 5.0)
         clock.sleep(1.0)
         assert world.witness.silence_s == UNMEASURED_S
-        world.steps(tenure, MEASURED_AFTER, 2.0)
+        world.steps(tenure, MEASURED_AFTER, 5.0)
         clock.sleep(1.0)
-        assert tenure.median_step_s == 2.0 and world.witness.silence_s == K * 2.0
+        assert tenure.median_step_s == 5.0
+        assert world.witness.silence_s == LEAST_K * 5.0, "its steps are all alike"
         world.steps(tenure, 4000, 0.01)
         clock.sleep(1.0)
         assert world.witness.silence_s == FLOOR_S
@@ -189,7 +191,106 @@ def test_fruitless_attempts_double_the_lease(world: World, clock: FakeClock) -> 
         assert world.witness.silence_s == 3600.0  # 600 s doubled thrice, capped
         world.steps(tenure, 30)
         clock.sleep(1.0)
-        assert world.witness.silence_s == K * 8
+        assert world.witness.silence_s == LEAST_K * 8
+        tenure.finish({})
+
+
+def k_of(world: World, tenure: Tenure) -> float:
+    world.clock.sleep(1.0)
+    return world.witness.silence_s / tenure.median_step_s
+
+
+def test_k_is_learnt_from_the_steps_of_the_job(world: World, clock: FakeClock) -> None:
+    """One step of seven medians among sixty: a lease that would have ended in it is never chosen again."""
+    with world.claimed() as tenure:
+        world.steps(tenure, 40, 5.0)
+        calm = k_of(world, tenure)
+        world.steps(tenure, 1, 35.0)
+        world.steps(tenure, 40, 5.0)
+        assert calm == LEAST_K and 50 >= k_of(world, tenure) > 7
+        tenure.finish({})
+
+
+def test_a_resumed_job_knows_its_steps_and_the_one_it_was_written_off_in(
+    world: World, clock: FakeClock
+) -> None:
+    with pytest.raises(Stopped), world.claimed() as tenure:
+        world.steps(tenure, 40, 5.0)
+        tenure.milestone(touch)
+        world.steps(tenure, 1, 35.0)
+        world.steps(tenure, 40, 5.0)
+        tenure.milestone(touch)
+        world.steps(tenure, 2, 5.0)  # its pointer moves
+        tenure.request_stop("x", 0.0)
+        world.steps(tenure, 1)
+    with world.claimed() as tenure:
+        tenure.resume(lambda folder: True)
+        world.steps(tenure, 30, 5.0)
+        assert k_of(world, tenure) > 7
+        tenure.finish({})
+
+
+def test_a_write_off_is_a_step_that_lasted_that_long_at_least(
+    world: World, clock: FakeClock
+) -> None:
+    with pytest.raises(Stopped), world.claimed() as tenure:
+        world.steps(tenure, 40, 5.0)
+        tenure.milestone(touch)
+        world.steps(tenure, 2, 5.0)  # its pointer moves
+        tenure.request_stop("x", 0.0)
+        world.steps(tenure, 1)
+    world.event(Reserve("here", 600.0, "d1", lapsed_s=50.0))
+    world.launch += 1
+    with world.claimed(world.launch) as tenure:
+        tenure.resume(lambda folder: True)
+        world.steps(tenure, 30, 5.0)
+        assert k_of(world, tenure) > 10, "it was silent for ten medians, and nobody knows more"
+        tenure.finish({})
+
+
+def test_what_a_step_costs_stands_in_the_manifest(world: World) -> None:
+    with world.claimed() as tenure:
+        tenure.work(flops=3e9, dtype="bf16", steps=100)
+        world.steps(tenure, 30, 2.0)
+        tenure.milestone(touch)
+        tenure.finish({})
+    pointer = world.witness.pointer
+    assert pointer
+    key = keys.manifest(world.spec.id, pointer)
+    found = world.store.read(key)
+    assert isinstance(found, Found)
+    manifest = load(Manifest, found.body, key)
+    assert (manifest.flops_per_step, manifest.dtype, manifest.steps_total) == (3e9, "bf16", 100)
+    assert (manifest.from_step, manifest.step) == (0, 30)
+    assert manifest.ratios and Ratios.from_json(manifest.ratios).total == 30
+
+
+def test_the_first_lease_is_predicted_where_a_step_is_known_to_be_long(clock: FakeClock) -> None:
+    """A step of 1.3e13 FLOPs lasts two seconds at a tenth of a T4's peak, so fifty of them 100 s."""
+    world = World(clock)
+    number = world.reserve()
+    with claim(world.spec.id, world.store, number, clock, {"card": "Tesla T4"}) as tenure:
+        tenure.work(flops=1.3e13, dtype="fp16")
+        world.steps(tenure, 2, 1.0)
+        clock.sleep(1.0)
+        assert world.witness.silence_s == pytest.approx(100.0)
+        tenure.finish({})
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"flops": -1.0}, "-1.0 FLOPs"),
+        ({"flops": float("nan")}, "nan FLOPs"),
+        ({"flops": 1.0, "dtype": "fp3"}, "fp3"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": True}, "steps is True"),
+    ],
+)
+def test_work_that_cannot_be_is_refused(world: World, told: dict, says: str) -> None:
+    with world.claimed() as tenure:
+        with pytest.raises(ValueError, match=says):
+            tenure.work(**told)
         tenure.finish({})
 
 
@@ -787,6 +888,8 @@ def test_a_code_error_finishes_the_job_with_its_traceback(world: World) -> None:
 def test_the_machines_faults_release_the_job(world: World, error: BaseException, code: int) -> None:
     assert end_with(world, error) is Stopped
     assert (world.witness.phase, world.witness.exit_code) == ("released", code)
+    machines = code == exits.RELEASED and not isinstance(error, KeyboardInterrupt)
+    assert (exits.fault_of(world.witness.reason) is not None) is machines
 
 
 @pytest.mark.parametrize("error", [None, MemoryError(), KeyboardInterrupt()])
@@ -1091,10 +1194,10 @@ def test_no_metric_and_no_line_can_end_a_training(world: World) -> None:
 def test_events_can_be_read_soon_however_long_the_lease(world: World) -> None:
     with world.claimed() as tenure:
         for step in range(1, 200):
-            world.steps(tenure, 1, 2.0)
+            world.steps(tenure, 1, 60.0 if step == 30 else 2.0)
             tenure.metric(x=step)
             assert step < 10 or len(world.events()) >= step - 6, "events wait for the next renewal"
-        assert world.witness.silence_s == 100.0
+        assert world.witness.silence_s > 60.0
         tenure.finish({})
 
 

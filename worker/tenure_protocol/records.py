@@ -139,6 +139,14 @@ class Launch:
     number: int
     runner: str
     window_s: float  # how long a dispatcher waits for its claim
+    first_silence_s: float | None = (
+        None  # the lease from the claim to the first step; None: window_s
+    )
+    restart_s: float | None = (
+        None  # from a loss to the next attempt's first step, as observed there
+    )
+    death_per_h: float | None = None  # losses per hour, as observed there
+    lapsed_s: float | None = None  # how long the attempt before was silent when it was written off
 
 
 @dataclass(frozen=True)
@@ -265,6 +273,11 @@ class Manifest:
     parent: Pointer | None = None
     median_step_s: float | None = None
     busy_s: float = 0.0  # seconds in steps since the attempt's first step
+    from_step: int = 0  # at which the attempt began: it has done ``step - from_step`` of them
+    flops_per_step: float | None = None  # as the experiment told it
+    dtype: str | None = None  # that those are done in
+    steps_total: int | None = None  # that the job takes in all, where the experiment told it
+    ratios: dict[str, object] | None = None  # how long its steps were, in medians
     protocol: int = PROTOCOL_VERSION
 
     def pointer(self, body: bytes) -> Pointer:
@@ -368,6 +381,39 @@ class LedgerEntry:
             raise ValueError(f"share is {self.share}, it is over 0 and at most 1")
         if min(self.per_h, self.paid_s, self.amount) < 0:
             raise ValueError("per_h, paid_s and amount are not negative")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one launch on a rented machine came to, as far as is known."""
+
+    job: str
+    launch: int
+    rung: str
+    end: str  # running, finished, lost, released:<code>, revoked, unclaimed, refused
+    work: str  # what ``done`` counts: FLOPs of a dtype, or steps of one configuration
+    start_s: float | None = None  # from its reservation to its claim
+    paid_s: float = 0.0  # from its reservation to the last milestone, or to its end without one
+    busy_s: float = 0.0  # in steps, up to the last milestone
+    done: float = 0.0  # units of ``work`` in its artifacts
+    median_step_s: float | None = None
+    ratios: dict[str, object] | None = None  # how long its steps were, in medians
+
+    def __post_init__(self) -> None:
+        if min(self.paid_s, self.busy_s, self.done, self.start_s or 0.0) < 0:
+            raise ValueError("start_s, paid_s, busy_s and done are not negative")
+
+
+@dataclass(frozen=True)
+class Observations:
+    """The newest launches that one dispatcher saw on one (runner, card); bounded, one writer."""
+
+    runner: str
+    card: str
+    writer: str
+    rows: tuple[Observation, ...]
+    write_id: str
+    protocol: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,29 @@ _MACHINE_ERRNO = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EROFS, errno.ENXIO, errno.EREMOTEIO}
 )
 _MACHINE_WORDS = re.compile(
-    r"cuda error|ecc error|uncorrectable|nccl error|cudnn_status|\bxid\b|gloo/transport|"
-    r"connection (closed|reset) by peer",  # another rank of the job is gone: killed, or its card
-    re.IGNORECASE,
+    r"cuda error|ecc error|uncorrectable|cudnn_status|\bxid\b", re.IGNORECASE
 )
+#: Another rank of the job is gone: killed, or its card. That says nothing about this machine.
+_PEER_WORDS = re.compile(
+    r"nccl error|gloo/transport|connection (closed|reset) by peer", re.IGNORECASE
+)
+
+
+#: How the reason of a release begins that a fault of the machine led to.
+FAULT = "machine fault: "
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+
+
+def fault_of(reason: str | None) -> str | None:
+    """What a machine fault is known by on whatever machine, or ``None`` where the reason tells of none.
+
+    >>> fault_of("machine fault: RuntimeError: CUDA error 719 at 0x7f"), fault_of("SIGTERM")
+    ('RuntimeError: CUDA error # at #', None)
+    """
+    if not reason or not reason.startswith(FAULT):
+        return None
+    line = reason.removeprefix(FAULT).strip().splitlines() or [""]
+    return _NUMBERS.sub("#", line[0])[:200]
 
 
 class Stopped(SystemExit):
@@ -71,8 +90,25 @@ def classify(error: BaseException) -> int:
         return RELEASED if error.errno in _MACHINE_ERRNO else CODE_ERROR
     if isinstance(error, RuntimeError) and "out of memory" in str(error).lower():
         return OUT_OF_MEMORY
-    if type(error).__name__ in ("DistBackendError", "DistNetworkError"):
+    if _is_peers(error):
         return RELEASED
     if isinstance(error, RuntimeError) and _MACHINE_WORDS.search(str(error)):
         return RELEASED
     return CODE_ERROR
+
+
+def _is_peers(error: BaseException) -> bool:
+    if type(error).__name__ in ("DistBackendError", "DistNetworkError"):
+        return True
+    told = isinstance(error, RuntimeError) or type(error).__name__ == "RankFailed"
+    return told and bool(_PEER_WORDS.search(str(error)))
+
+
+def release_reason(error: BaseException, code: int) -> str:
+    """The words that a job is released with for an exception; a fault of this machine says that it is one.
+
+    >>> release_reason(RuntimeError("CUDA error: 719"), RELEASED)
+    'machine fault: RuntimeError: CUDA error: 719'
+    """
+    words = f"{type(error).__name__}: {error}"
+    return f"{FAULT}{words}" if code == RELEASED and not _is_peers(error) else words

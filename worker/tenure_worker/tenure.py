@@ -19,15 +19,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
-from tenure_protocol import fingerprint
+from tenure_protocol import fingerprint, peaks
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, plain
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Confirmed, Deposed, Lease, Silent, fruitless
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
+from tenure_protocol.patience import MOST_K, best_k, first_silence_s
+from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
 from tenure_protocol.store.api import Progress, Store, StoreSilent, shortest_lease_s
 from tenure_protocol.store.silence import Silence
+from tenure_protocol.work import Work
 from tenure_worker import exits, snapshot
 from tenure_worker.caps import Caps
 from tenure_worker.carrier import Answer, Carrier, Errand
@@ -38,7 +41,13 @@ from tenure_worker.journal import FLUSH_EVERY_S, Journal
 
 S = TypeVar("S")
 
-K = 50.0  # steps a live holder may miss; calibrated from above
+#: Until a dispatcher has observed them: from a loss to the next attempt's first step; losses per hour.
+RESTART_S, DEATH_PER_H = 300.0, 0.05
+LEAST_K = (
+    4.0  # three boundaries at which a renewal may be sent: two lost answers in a row depose nobody
+)
+_LOW_SPEED = 0.1  # of its peak that a card reaches at least, as long as nothing is measured
+_CHOOSE_AFTER = 1.2  # times as many steps as at the last choice of K
 MEASURED_AFTER = 20  # steps
 UNMEASURED_S = 60.0  # the lease over steps 1 to 20
 STOP_GRACE_S = 20.0  # for a last milestone after SIGTERM
@@ -82,8 +91,14 @@ class Tenure:
         self._began_at = 0  # step_number at which this attempt began
         self._last_s = self._segment_s = self._now()
         self._busy_s = 0.0
+        self._work: Work | None = None  # of one step
+        self._steps_total: int | None = None
+        self._ratios = Ratios()  # of the steps of the job, as far as its pointers tell
+        self._learnt_to = 0  # step_number up to which they are in it
         self._floor_s = shortest_lease_s(store.deadline_s)
-        self._k = K * 2.0 ** min(max(fruitless(lease.witness) - 1, 0), 6)
+        self._k = float(MOST_K)  # steps a live holder may miss
+        self._doubling = 2.0 ** min(max(fruitless(lease.witness) - 1, 0), 6)
+        self._chosen_at = 0  # steps known when K was last chosen
         self._pointer = lease.witness.pointer
         self._silence_s = lease.witness.silence_s  # what the store was last told
         self._confirmed_s = lease.confirmed_at_s
@@ -143,6 +158,21 @@ class Tenure:
         """Number of this attempt."""
         return self._lease.attempt
 
+    def work(
+        self, flops: float | None = None, dtype: str = "fp32", steps: int | None = None
+    ) -> None:
+        """Tell what a step costs, before the first: its FLOPs in a dtype, and how many steps there are in all.
+
+        By the FLOPs the dispatcher compares machines of different cards; without them it compares those
+        that ran the same configuration. By ``steps`` it knows what is left of the job. Raises
+        ``ValueError`` for what cannot be.
+        """
+        if flops is not None:
+            self._work = Work(float(flops), dtype)
+        if steps is not None and (isinstance(steps, bool) or steps < 1):
+            raise ValueError(f"steps is {steps}, a training has 1 at least")
+        self._steps_total = steps
+
     def resume(self, load: Callable[[Path], S]) -> S | None:
         """Load the snapshot the pointer names, or ``None`` when there is none.
 
@@ -156,15 +186,29 @@ class Tenure:
         folder = self.folder / "resume"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        self._warn_of_change(self._fetch(self.spec.id, self._pointer, folder))
+        manifest = self._fetch(self.spec.id, self._pointer, folder)
+        self._warn_of_change(manifest)
+        if manifest.ratios:
+            try:
+                self._ratios.merge(Ratios.from_json(manifest.ratios))
+            except ValueError as error:  # a measure is lost, and no work
+                self.log(f"tenure: warning: the step times of attempt {manifest.attempt}: {error}")
+        self._count_write_off(manifest)
         if self._gang:
             self._gang.share("resume", {"folder": str(folder), "step": self._pointer.step})
         state = load(folder)
         if self._gang is None:  # other ranks may still read it
             shutil.rmtree(folder, ignore_errors=True)
         self.step_number = self._began_at = self._last_milestone = self._pointer.step
+        self._learnt_to = self.step_number
         self._last_s = self._segment_s = self._now()
         return state
+
+    def _count_write_off(self, manifest: Manifest) -> None:
+        """The step in which the attempt before was written off had lasted so long, and nobody knows more."""
+        launch = self._lease.witness.launch
+        if launch and launch.lapsed_s and manifest.median_step_s:
+            self._ratios.censor(max(1.0, launch.lapsed_s / manifest.median_step_s))
 
     def _warn_of_change(self, manifest: Manifest) -> None:
         """Research is warned, not stopped: this job goes on in another environment than before."""
@@ -329,7 +373,6 @@ class Tenure:
         """End or release the job for an exception of the experiment, by its class."""
         if self._gang and (elsewhere := self._gang.failure()):
             error = elsewhere  # what broke here is a connection to the rank that failed first
-        words = f"{type(error).__name__}: {error}"
         if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             self._await_snapshot()
             self._release(exits.RELEASED, "interrupted")
@@ -341,7 +384,7 @@ class Tenure:
         self._journal.note("".join(traceback.format_exception(error)))
         if code != exits.CODE_ERROR:
             self._await_snapshot()
-            self._release(code, words)
+            self._release(code, exits.release_reason(error, code))
         told = str(error) if isinstance(error, Overspent) else traceback.format_exception(error)
         self._end(code, _told("".join(told))[-_REASON_CHARS:], {})
 
@@ -365,6 +408,7 @@ class Tenure:
         self._take_answers()
         self._lose_time(now_s)
         self._lose_patience()
+        self._learn()
         target_s = self._target_silence_s()
         due_s = max(self._confirmed_s + self._silence_s / 3, self._retry_s)
         changed = not self._silence_s / 2 <= target_s <= self._silence_s * 1.2
@@ -438,14 +482,57 @@ class Tenure:
         """How long to wait after a write that had no answer."""
         return min(max(self._silence_s / 12, 0.2), 5.0)
 
+    def _learn(self) -> None:
+        """How long the steps since the last look were, in medians."""
+        measured = self.step_number - self._began_at >= MEASURED_AFTER
+        count = min(self.step_number - self._learnt_to, _RING)
+        if not measured or not count:
+            return
+        steps = [self._ring[(self.step_number - n) % _RING] for n in range(count)]
+        self._ratios.add_many(steps, self.median_step_s)
+        self._learnt_to = self.step_number
+        if self._ratios.total >= self._chosen_at * _CHOOSE_AFTER:
+            self._choose_k()
+
+    def _choose_k(self) -> None:
+        """K by least expected cost, from the steps of this job and what its launch was told of the platform."""
+        self._chosen_at = self._ratios.total
+        launch, step_s = self._lease.witness.launch, self.median_step_s
+        if step_s <= 0:
+            return
+        told = launch.restart_s if launch else None
+        deaths = launch.death_per_h if launch else None
+        chosen = best_k(
+            self._ratios,
+            step_s,
+            RESTART_S if told is None else told,
+            DEATH_PER_H if deaths is None else deaths,
+            milestone_s=self.spec.milestone_every * step_s,
+        )
+        self._k = max(float(chosen.k), LEAST_K)
+
     def _target_silence_s(self) -> float:
         steps = self.step_number - self._began_at
         if steps == 0:
             return self._silence_s
         longest_s = self.spec.max_silence_s
         if steps < MEASURED_AFTER:
-            return min(max(UNMEASURED_S, self._floor_s), longest_s)
-        return min(max(self._k * self.median_step_s, self._floor_s), longest_s)
+            return min(max(self._predicted_s(), self._floor_s), longest_s)
+        wanted_s = self._k * self._doubling * self.median_step_s
+        return min(max(wanted_s, self._floor_s), longest_s)
+
+    def _predicted_s(self) -> float:
+        """The lease over the first steps: by their FLOPs and the card's peak, where it is longer than usual."""
+        if self._work is None:
+            return UNMEASURED_S
+        try:
+            top = peaks.peak(str(self._fingerprint.get("card")), self._work.dtype)
+        except ValueError:  # the card has no peak in that dtype
+            top = None
+        if top is None:
+            return UNMEASURED_S
+        predicted_s, _ = first_silence_s(self._work.flops, top.flops_per_s, _LOW_SPEED, self._k)
+        return max(predicted_s, UNMEASURED_S)
 
     @property
     def median_step_s(self) -> float:
@@ -548,6 +635,11 @@ class Tenure:
             parent=parent,
             median_step_s=self.median_step_s or None,
             busy_s=self._busy_s,
+            from_step=self._began_at,
+            flops_per_step=self._work.flops if self._work else None,
+            dtype=self._work.dtype if self._work else None,
+            steps_total=self._steps_total,
+            ratios=self._ratios.to_json() if self._ratios.total else None,
         )
 
     # -------------------------------------------------------------------------------- ending

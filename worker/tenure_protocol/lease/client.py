@@ -340,7 +340,8 @@ def fruitless(witness: Witness | None) -> int:
 
 def first_silence_s(witness: Witness | None, longest_s: float) -> float:
     """The lease of a fresh claim, before its first step."""
-    window_s = witness.launch.window_s if witness and witness.launch else CLAIM_WINDOW_S
+    launch = witness.launch if witness else None
+    window_s = (launch.first_silence_s or launch.window_s) if launch else CLAIM_WINDOW_S
     return min(window_s * 2.0 ** min(fruitless(witness), 6), longest_s)
 
 

@@ -6,7 +6,13 @@ Invariant: every key has one writer, or is create-only, or is changed only by co
 
 from __future__ import annotations
 
+import re
+
+from tenure_protocol.codec import short_id
 from tenure_protocol.records import JobSpec, Pointer
+
+_UNSAFE = re.compile(r"[^a-z0-9_.-]")
+_KEPT_CHARS = 40  # of a name that cannot stand in a key
 
 WITNESSES = "witness/"
 PLANS = "plans/"
@@ -146,4 +152,22 @@ LEDGER = "ledger/"
 def ledger(writer: str, job: str, number: int, outcome: str) -> str:
     """What a launch cost, by one writer: a bound may be followed by what it came to."""
     bound = "" if outcome == "closed" else f"-{outcome}"
-    return f"{LEDGER}{writer}/{job}-{number:05d}{bound}.json"
+    return f"{LEDGER}{part(writer)}/{job}-{number:05d}{bound}.json"
+
+
+OBSERVATIONS = "observations/"
+
+
+def observations(runner: str, card: str) -> str:
+    """What launches on one (runner, card) came to: changed by conditional replace alone."""
+    return f"{OBSERVATIONS}{part(runner)}/{part(card)}.json"
+
+
+def part(name: str) -> str:
+    """A name as a part of a key; one that may not stand there gets a digest, to stay apart.
+
+    >>> part("dispatcher-0a"), part("../Ann")
+    ('dispatcher-0a', 'ann-5obfk4ic')
+    """
+    safe = _UNSAFE.sub("-", name.lower()).lstrip(".-")[:_KEPT_CHARS]
+    return name if name == safe and safe else f"{safe or 'it'}-{short_id(name.encode())[:8]}"

@@ -37,6 +37,12 @@ class Reserve:
     window_s: float
     by: str
     evidence: Literal["none", "vacant", "failed"] = "none"
+    first_silence_s: float | None = (
+        None  # what the worker chooses its leases by: see records.Launch
+    )
+    restart_s: float | None = None
+    death_per_h: float | None = None
+    lapsed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,15 @@ def _ancestor(w: Witness, e: Rewind) -> str | None:
 
 
 def _expected(w: Witness, e: Reserve) -> Witness:
-    launch = Launch(w.launched + 1, e.runner, e.window_s)
+    launch = Launch(
+        w.launched + 1,
+        e.runner,
+        e.window_s,
+        e.first_silence_s,
+        e.restart_s,
+        e.death_per_h,
+        e.lapsed_s,
+    )
     return _cleared(w, "expected", by=e.by, launch=launch)
 
 

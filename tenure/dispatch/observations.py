@@ -1,0 +1,509 @@
+"""What launches came to, by (runner, card): seen by a dispatcher, kept in the store, shared by all.
+
+There is one object for each (runner, card), changed by conditional replace. Whoever writes it merges in what
+it has seen itself: a launch is one row, so two dispatchers that saw the same one count it once. It holds
+the newest launches only. Nothing depends on it but judgements: lost, it is made again from the manifests
+of the jobs, of which as many are read at each look as a round has time for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from tenure.dispatch import quality
+from tenure.dispatch.ladder import Rung
+from tenure.dispatch.quality import Option, Pace, Usual
+from tenure.dispatch.timers import ENOUGH_DELAYS, LEAST_WINDOW_S, claim_window_s
+from tenure.dispatch.world import JobMemory, World
+from tenure_protocol import peaks
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt, canonical, encode, short_id
+from tenure_protocol.lease import keys
+from tenure_protocol.records import (
+    FINAL,
+    JobSpec,
+    Manifest,
+    Observation,
+    Observations,
+    Pointer,
+    Witness,
+    load,
+)
+from tenure_protocol.store.api import Lost, Missing, Store, StoreSilent, Unknown, Written
+from tenure_worker.claim import read_spec
+from tenure_worker.tenure import DEATH_PER_H
+
+MOST_ROWS = 300  # of one (runner, card): the newest
+_READS = 32  # of manifests in one look
+_AGAIN_S = 60.0  # between two reads of the manifests of one attempt
+_WRITE_EVERY_S = 60.0
+_READ_EVERY_S = 600.0  # what other dispatchers have seen
+
+#: Hours of work that the death rate of an unobserved platform is worth, against those observed.
+_PRIOR_H = 20.0
+RUNNING = "running"
+Place = tuple[str, str]  # runner, card
+
+
+@dataclass(frozen=True)
+class Risks:
+    """What the timers of a launch are chosen by."""
+
+    window_s: float  # for its claim
+    reason: str
+    restart_s: float | None  # None: not enough of them are observed
+    death_per_h: float | None
+
+
+@dataclass
+class _Track:
+    """One launch of a job, as far as this dispatcher followed it."""
+
+    job: str
+    launch: int
+    attempt: int = 0
+    reserved_s: float | None = None  # monotonic; None: it was announced before we looked
+    claimed_s: float | None = None
+    pointer: Pointer | None = None  # whose manifest was read last
+    read_s: float = 0.0
+    manifest: Manifest | None = None
+    saved_s: float = 0.0  # monotonic, when that manifest was stored
+    rung: str | None = None
+    end: str = RUNNING
+    ended_s: float | None = None
+
+
+@dataclass
+class _Place:
+    """The rows of one (runner, card)."""
+
+    rows: dict[tuple[str, int], Observation] = field(default_factory=dict)
+    etag: str = ""
+    dirty: bool = False
+    usual: dict[str, Usual | None] = field(default_factory=dict)  # by work, until rows change
+
+
+class Observatory:
+    """What one dispatcher knows of the machines of its rungs. Called from its rounds alone."""
+
+    def __init__(
+        self, store: Store, rungs: Mapping[str, Rung], clock: Clock, name: str, world: World
+    ) -> None:
+        self._store = store
+        self._rungs = rungs
+        self._clock = clock
+        self._name = name
+        self._world = world
+        self._tracks: dict[str, _Track] = {}
+        self._ended: deque[_Track] = deque()  # whose last manifest has not been read yet
+        self._places: dict[Place, _Place] = {}
+        self._keys: dict[str, Place] = {}
+        self._written_s = clock.monotonic_s()
+        self._read_s: float | None = None
+        self._wanted = (
+            False  # an attempt is to be judged: it has moved its pointer since the last reading
+        )
+        self.troubles: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------- looking
+
+    def look(self) -> None:
+        """Follow every job one look further. A silent store costs knowledge and nothing else."""
+        now_s = self._clock.monotonic_s()
+        followed = [m for m in self._world.jobs.values() if m.witness is not None and not m.broken]
+        for memory in followed:
+            assert memory.witness is not None
+            self._follow(memory, memory.witness, now_s)
+        self._read_manifests(now_s)
+        due = self._read_s is None or now_s - self._read_s >= _READ_EVERY_S
+        if due and (self._wanted or any(map(_is_to_be_launched, followed))):
+            first, self._read_s, self._wanted = self._read_s is None, now_s, False
+            self._read_places(first)
+
+    def _follow(self, memory: JobMemory, w: Witness, now_s: float) -> None:
+        track = self._tracks.get(memory.job)
+        launch = w.holder.launch if w.holder else w.launched
+        if track is not None and track.launch != launch:
+            self._end(track, _end_word(track, w), now_s)
+            track = None
+        if w.phase in FINAL or w.phase in ("released", "revoked"):
+            if track is not None:
+                self._end(track, _end_word(track, w), now_s)
+            return
+        if not launch:
+            return  # local mode, or a job that was revoked before its first launch
+        if track is None:
+            track = self._tracks[memory.job] = _Track(memory.job, launch)
+        wrote_s = now_s - memory.age_s
+        if w.phase == "expected" and track.reserved_s is None:
+            track.reserved_s = wrote_s
+        if w.phase == "held" and track.attempt != w.attempt:
+            track.claimed_s = track.claimed_s or wrote_s
+            track.attempt = w.attempt
+
+    def _end(self, track: _Track, word: str, now_s: float) -> None:
+        del self._tracks[track.job]
+        track.end, track.ended_s = word, now_s
+        self._ended.append(track)
+
+    def _read_manifests(self, now_s: float) -> None:
+        """The newest manifest of attempts that have moved their pointer, the longest unread first."""
+        budget = _READS
+        for _ in range(len(self._ended)):
+            if not budget:
+                return
+            track = self._ended.popleft()
+            if not self._take(track, now_s):
+                self._ended.append(track)
+            budget -= 1
+        due = [
+            track
+            for track in self._tracks.values()
+            if self._pointer(track) not in (None, track.pointer)
+            and (track.pointer is None or now_s - track.read_s >= _AGAIN_S)
+        ]
+        for track in sorted(due, key=lambda track: track.read_s)[:budget]:
+            self._take(track, now_s)
+
+    def _pointer(self, track: _Track) -> Pointer | None:
+        """The stored pointer of the job, if this launch's attempt wrote it."""
+        w = self._world.jobs[track.job].witness
+        mine = w and w.pointer and track.attempt and w.pointer.attempt == track.attempt
+        return w.pointer if w and mine else None
+
+    def _take(self, track: _Track, now_s: float) -> bool:
+        """Read what is new of one launch and keep its row; whether the store answered."""
+        pointer = self._pointer(track)
+        try:
+            if pointer is not None and pointer != track.pointer:
+                key = keys.manifest(track.job, pointer)
+                found = self._store.read(key)
+                if not isinstance(found, Missing):
+                    track.manifest = load(Manifest, found.body, key)
+                    self._wanted = True
+                    track.saved_s = now_s - found.age_s
+                track.pointer, track.read_s = pointer, now_s
+            if track.reserved_s is None:
+                self._find_beginning(track, now_s)
+            memory = self._world.jobs[track.job]
+            if memory.spec is None:  # of a job that was over before anybody here looked
+                memory.spec = read_spec(self._store, track.job)
+        except StoreSilent:
+            return False
+        except Corrupt as error:  # who resumes from it says so; it shows no work here
+            self.troubles[error.key] = str(error)
+            track.pointer = pointer
+        self._keep(track)
+        return True
+
+    def _find_beginning(self, track: _Track, now_s: float) -> None:
+        """When a launch was announced that began before this dispatcher, by the age of its intent."""
+        found = self._store.read(keys.intent(track.job, track.launch))
+        if not isinstance(found, Missing):
+            track.reserved_s = now_s - found.age_s
+
+    def _keep(self, track: _Track) -> None:
+        row, place = self._row(track), self._place_of(track)
+        if row is None or place is None:
+            return
+        kept = self._places.setdefault(place, _Place())
+        if kept.rows.get((row.job, row.launch)) != row:
+            kept.rows.pop((row.job, row.launch), None)  # the newest stand last
+            kept.rows[row.job, row.launch] = row
+            kept.dirty = True
+            kept.usual.clear()
+
+    def _row(self, track: _Track) -> Observation | None:
+        memory = self._world.jobs[track.job]
+        if memory.spec is None or track.reserved_s is None:
+            return None
+        manifest = track.manifest
+        until_s = track.saved_s if manifest else track.ended_s
+        start_s = None
+        if track.claimed_s is not None:
+            start_s = max(0.0, track.claimed_s - track.reserved_s)
+        steps = manifest.step - manifest.from_step if manifest else 0
+        row = Observation(
+            track.job,
+            track.launch,
+            self._rung_of(track) or "?",
+            track.end,
+            work_of(memory.spec, manifest),
+            start_s,
+            max(0.0, until_s - track.reserved_s) if until_s is not None else 0.0,
+        )
+        if manifest is None or memory.spec.kind != "train" or steps <= 0:
+            return row
+        return replace(
+            row,
+            busy_s=manifest.busy_s,
+            done=steps * (manifest.flops_per_step or 1.0),
+            median_step_s=manifest.median_step_s,
+            ratios=manifest.ratios,
+        )
+
+    def _rung_of(self, track: _Track) -> str | None:
+        if track.rung is None:
+            track.rung = self._world.rung_of(track.job, track.launch)
+        return track.rung
+
+    def _place_of(self, track: _Track) -> Place | None:
+        """The runner and the card: as the worker measured it, else as the rung has it."""
+        rung = self._rungs.get(self._rung_of(track) or "")
+        if rung is None:
+            return None
+        measured = track.manifest.fingerprint.get("card") if track.manifest else None
+        if isinstance(measured, str) and measured:
+            return rung.runner_name, measured
+        return rung.runner_name, self.card_of(rung)
+
+    # ------------------------------------------------------------------------------- keeping
+
+    def write(self, at_once: bool = False) -> None:
+        """Write what is new, once a minute or ``at_once``; by a replace on what was read before."""
+        now_s = self._clock.monotonic_s()
+        if not at_once and now_s - self._written_s < _WRITE_EVERY_S:
+            return
+        self._written_s = now_s
+        for place, kept in self._places.items():
+            if kept.dirty:
+                self._write(place, kept)
+
+    def _write(self, place: Place, kept: _Place) -> None:
+        runner, card = place
+        key = keys.observations(runner, card)
+        body = encode(
+            Observations(runner, card, self._name, tuple(kept.rows.values()), self._clock.nonce())
+        )
+        outcome = (
+            self._store.replace(key, body, kept.etag)
+            if kept.etag
+            else self._store.create(key, body)
+        )
+        if isinstance(outcome, Written):
+            kept.etag, kept.dirty = outcome.etag, False
+        elif isinstance(outcome, (Lost, Unknown)):
+            kept.etag = (
+                ""  # another dispatcher wrote it, or it is not known: read before the next try
+            )
+            try:
+                self._read_place(key)
+            except StoreSilent as error:
+                self.troubles[key] = str(error)
+
+    def _read_places(self, first: bool) -> None:
+        """What other dispatchers have seen; where nobody has kept anything, what the manifests tell."""
+        try:
+            rows = list(self._store.list(keys.OBSERVATIONS))
+            if first and not rows:
+                self._rebuild()
+            for row in rows:
+                place = self._keys.get(row.key)
+                if place is None or self._places[place].etag != row.etag:
+                    self._read_place(row.key)
+            self.troubles.pop(keys.OBSERVATIONS, None)
+        except StoreSilent as error:
+            self.troubles[keys.OBSERVATIONS] = str(error)
+
+    def _rebuild(self) -> None:
+        """The last attempt of every job that is over, of which its manifest and its intent tell."""
+        for memory in list(self._world.jobs.values())[-MOST_ROWS:]:
+            w = memory.witness
+            if w and w.pointer and memory.final and w.launched:
+                track = _Track(memory.job, w.launched, w.pointer.attempt)
+                track.end = _end_word(track, w)
+                self._ended.append(track)
+
+    def _read_place(self, key: str) -> None:
+        """Merge one object into what is known. A newer Tenure's is left alone, and said."""
+        found = self._store.read(key)
+        if isinstance(found, Missing):
+            return
+        try:
+            stored = load(Observations, found.body, key)
+        except Corrupt as error:
+            self.troubles[key] = str(error)
+            return
+        self.troubles.pop(key, None)
+        place = stored.runner, stored.card
+        kept = self._places.setdefault(place, _Place())
+        self._keys[key] = place
+        kept.etag = found.etag
+        merged = merge(stored.rows, kept.rows.values())
+        kept.dirty = kept.dirty or list(merged.values()) != list(stored.rows)
+        kept.rows = merged
+        kept.usual.clear()
+
+    # --------------------------------------------------------------------------- judgements
+
+    def usual(self, place: Place, work: str) -> Usual | None:
+        """What is usual for one kind of work on one card of one runner."""
+        kept = self._places.get(place)
+        if kept is None:
+            return None
+        if work not in kept.usual:
+            rows = [row for row in kept.rows.values() if row.work == work]
+            kept.usual[work] = quality.usual(rows, f"{place[1]} at {place[0]}")
+        return kept.usual[work]
+
+    def starts_s(self, rung: str) -> list[float]:
+        """How long launches on a rung took to claim, the oldest first."""
+        return [
+            row.start_s
+            for kept in self._places.values()
+            for row in kept.rows.values()
+            if row.rung == rung and row.start_s is not None
+        ]
+
+    def risks(self, rung: Rung) -> Risks:
+        """What the timers of a launch on a rung are chosen by, as far as it is observed."""
+        starts = self.starts_s(rung.name)
+        window_s, reason = claim_window_s(starts, rung.capacity.window_s)
+        if window_s <= LEAST_WINDOW_S:  # whoever asks for less knows its runner
+            window_s = min(window_s, rung.capacity.window_s)
+        rows = [row for _, row in self.rows() if row.rung == rung.name and row.start_s is not None]
+        lost = sum(row.end == "lost" for row in rows)
+        paid_h = sum(row.paid_s for row in rows) / 3600.0
+        return Risks(
+            window_s,
+            reason,
+            median(starts) if len(starts) >= ENOUGH_DELAYS else None,
+            (DEATH_PER_H * _PRIOR_H + lost) / (_PRIOR_H + paid_h) if rows else None,
+        )
+
+    def card_of(self, rung: Rung) -> str:
+        """The card that machines of a rung have: as measured there last, else as tenure.toml says."""
+        for (runner, card), kept in reversed(self._places.items()):
+            if runner == rung.runner_name and any(
+                row.rung == rung.name and row.done for row in kept.rows.values()
+            ):
+                return card
+        return rung.card
+
+    def pace(self, job: str) -> Pace | None:
+        """What the attempt that holds a job has shown; ``None`` before its first milestone."""
+        track, memory = self._tracks.get(job), self._world.jobs[job]
+        if track is None or track.manifest is None or track.reserved_s is None or not memory.spec:
+            return None
+        row, m = self._row(track), track.manifest
+        if row is None or row.busy_s <= 0 or m.attempt != track.attempt:
+            return None
+        each = m.flops_per_step or 1.0
+        guessed = m.steps_total is None or m.steps_total < m.step
+        left = float(m.step if guessed else (m.steps_total or 0) - m.step)
+        return Pace(
+            row.rung,
+            row.work,
+            row.done,
+            row.busy_s,
+            row.paid_s,
+            row.start_s or 0.0,
+            m.step - m.from_step,
+            left * each,
+            guessed,
+        )
+
+    def usual_of(self, job: str) -> Usual | None:
+        """What is usual where a job runs now, itself not counted."""
+        track = self._tracks.get(job)
+        place = self._place_of(track) if track else None
+        row = self._row(track) if track else None
+        if track is None or place is None or row is None or place not in self._places:
+            return None
+        kept = self._places[place]
+        others = [
+            each
+            for each in kept.rows.values()
+            if each.work == row.work and (each.job, each.launch) != (job, track.launch)
+        ]
+        return quality.usual(others, f"{place[1]} at {place[0]}")
+
+    def options(self, job: str, pace: Pace, rungs: Sequence[str]) -> dict[str, Option]:
+        """What each of ``rungs`` is expected to do with the work of a job, where anybody can say."""
+        track = self._tracks[job]
+        place, common = self._place_of(track), self.usual_of(job)
+        dtype = track.manifest.dtype if track.manifest else None
+        found: dict[str, Option] = {}
+        for name in rungs:
+            rung = self._rungs.get(name)
+            if rung is None or place is None:
+                continue
+            if name == pace.rung:  # another machine of it does what is usual there
+                here = (common.per_s, common.share) if common else (pace.per_s, pace.share)
+                found[name] = self._option(rung, *here)
+            elif known := self.usual((rung.runner_name, self.card_of(rung)), pace.work):
+                found[name] = self._option(rung, known.per_s, known.share)
+            elif common and dtype and (ratio := peak_ratio(self.card_of(rung), place[1], dtype)):
+                found[name] = self._option(rung, common.per_s * ratio, common.share, True)
+        return found
+
+    def _option(self, rung: Rung, per_s: float, share: float, predicted: bool = False) -> Option:
+        starts = self.starts_s(rung.name)
+        start_s = median(starts) if starts else quality.UNKNOWN_START_S
+        per_h, currency = (rung.price.per_h, rung.price.currency) if rung.price else (0.0, "")
+        return Option(rung.name, per_s, share, start_s, per_h, currency, predicted)
+
+    def rows(self) -> Sequence[tuple[Place, Observation]]:
+        """Every row that is known, by (runner, card)."""
+        return [(place, row) for place, kept in self._places.items() for row in kept.rows.values()]
+
+
+def _is_to_be_launched(memory: JobMemory) -> bool:
+    return memory.witness is not None and memory.witness.phase not in ("held", *FINAL)
+
+
+def work_of(spec: JobSpec, manifest: Manifest | None) -> str:
+    """What the work of a job is counted in: FLOPs of a dtype where told, else steps of its configuration."""
+    if manifest is not None and manifest.flops_per_step is not None:
+        return f"FLOPs of {manifest.dtype}"
+    alike = canonical([spec.entry_point, spec.config, spec.code])
+    return f"steps of {spec.experiment}/{short_id(alike)[:8]}"
+
+
+def peak_ratio(there: str, here: str, dtype: str) -> float | None:
+    """How many times as fast one card is as another by their datasheets; ``None`` where one is unknown."""
+    try:
+        top, low = peaks.peak(there, dtype), peaks.peak(here, dtype)
+    except ValueError:  # a card that has no peak in this dtype
+        return None
+    return top.flops_per_s / low.flops_per_s if top and low else None
+
+
+def merge(
+    one: Iterable[Observation], other: Iterable[Observation]
+) -> dict[tuple[str, int], Observation]:
+    """The rows of both, a launch once: who saw more of it stands; the newest at most.
+
+    >>> a = Observation("j", 1, "r", "running", "w", done=1.0)
+    >>> b = Observation("j", 1, "r", "finished", "w", done=2.0)
+    >>> [row.end for row in merge([b], [a]).values()]
+    ['finished']
+    """
+    found: dict[tuple[str, int], Observation] = {}
+    for row in (*one, *other):
+        old = found.pop((row.job, row.launch), None)
+        found[row.job, row.launch] = row if old is None or _seen(row) > _seen(old) else old
+    while len(found) > MOST_ROWS:
+        del found[next(iter(found))]
+    return found
+
+
+def _seen(row: Observation) -> tuple[bool, float, float, bool, str]:
+    """Orders two sights of one launch by how much they saw; total, so that every writer chooses alike."""
+    return row.end != RUNNING, row.done, row.paid_s, row.start_s is not None, repr(row)
+
+
+def _end_word(track: _Track, w: Witness) -> str:
+    """How a launch ended, by the witness that shows it."""
+    if w.phase == "finished":
+        return "finished"
+    if not track.attempt:
+        return "unclaimed"
+    if w.phase == "released" and w.attempt == track.attempt:
+        return f"released:{w.exit_code or 0}"
+    if w.phase in ("revoked", "cancelled"):
+        return w.phase
+    return "lost"

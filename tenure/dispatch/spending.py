@@ -1,0 +1,100 @@
+"""What the plans with a budget have spent: every launch that was settled, and those that still run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tenure.dispatch import ledger
+from tenure.dispatch.ladder import Rung
+from tenure.dispatch.world import Bill, World
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.lease import keys
+from tenure_protocol.records import LedgerEntry, load
+from tenure_protocol.store.api import Missing, Store, StoreSilent
+
+_READ_EVERY_S = 60.0
+
+
+class Spending:
+    """The sums of one dispatcher. It reads nothing as long as no plan has a budget."""
+
+    def __init__(self, store: Store, rungs: Mapping[str, Rung], clock: Clock, world: World) -> None:
+        self._store = store
+        self._rungs = rungs
+        self._clock = clock
+        self._world = world
+        self._entries: dict[str, LedgerEntry | None] = {}  # by key; None: it cannot be read
+        self._read_s: float | None = None
+        self._seen_open: set[tuple[str, int]] = set()  # bills, at the last reading
+        self.troubles: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Read what was settled since the last look, by whichever dispatcher. Raises nothing."""
+        now_s = self._clock.monotonic_s()
+        if not any(self._world.budgets.values()):
+            return
+        closed = self._seen_open - self._world.bills.keys()
+        fresh = self._read_s is not None and now_s - self._read_s < _READ_EVERY_S
+        if fresh and not closed:  # a bill that was closed has become an entry
+            return
+        try:
+            for row in self._store.list(keys.LEDGER):
+                if row.key not in self._entries:
+                    self._entries[row.key] = self._entry(row.key)
+            self.troubles.pop(keys.LEDGER, None)
+            self._read_s, self._seen_open = now_s, set(self._world.bills)
+        except StoreSilent as error:  # what is known stands: a budget is never taken for unspent
+            self.troubles[keys.LEDGER] = str(error)
+
+    def _entry(self, key: str) -> LedgerEntry | None:
+        found = self._store.read(key)
+        try:
+            return None if isinstance(found, Missing) else load(LedgerEntry, found.body, key)
+        except Corrupt as error:
+            self.troubles[key] = str(error)
+            return None
+
+    def spent(self) -> dict[tuple[str, str], str]:
+        """(plan, currency) of every budget that is spent, and in words how much of it."""
+        budgets = {plan: budget for plan, budget in self._world.budgets.items() if budget}
+        if not budgets:
+            return {}
+        sums = self._sums()
+        return {
+            (plan, currency): (
+                f"the budget of plan {plan} is spent: {sums.get((plan, currency), 0.0):.2f} of "
+                f"{amount:.2f} {currency}"
+            )
+            for plan, budget in budgets.items()
+            for currency, amount in budget.items()
+            if sums.get((plan, currency), 0.0) >= amount
+        }
+
+    def _sums(self) -> dict[tuple[str, str], float]:
+        """What was paid and is being paid, by (plan, currency)."""
+        sums: dict[tuple[str, str], float] = {}
+        entries = ledger.once(entry for entry in self._entries.values() if entry)
+        settled = {(entry.job, entry.launch) for entry in entries}
+        for entry in entries:
+            self._add(sums, entry.job, entry.currency, entry.amount)
+        for bill in self._open(settled):
+            price = self._rungs[bill.rung].price
+            if price and bill.intent:
+                part = ledger.share(bill.intent, bill.receipt)
+                hours = max(0.0, self._clock.monotonic_s() - bill.since_s) / 3600.0
+                self._add(sums, bill.job, price.currency, price.per_h * hours * part)
+        return sums
+
+    def _open(self, settled: set[tuple[str, int]]) -> Iterable[Bill]:
+        for bill in self._world.bills.values():
+            if (bill.job, bill.launch) not in settled and bill.rung in self._rungs and bill.cost:
+                yield bill
+
+    def _add(
+        self, sums: dict[tuple[str, str], float], job: str, currency: str, amount: float
+    ) -> None:
+        memory = self._world.jobs.get(job)
+        if memory is not None:
+            plan = memory.plan, currency
+            sums[plan] = sums.get(plan, 0.0) + amount
