@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.facts import Facts, Table
+from assets.launches import experiment_costs
 from assets.materialize import GROUP, Opener, experiments, in_words, materialized
 from assets.pinned_backtest import pinned_backtest
 from assets.stage import Context
@@ -12,7 +13,7 @@ from gates import deploy as gate
 from gates.deploy import Deployment
 from gates.verdict import Verdict, judged
 from gates.warrant import BadWarrant, DeployKey
-from tenure.errors import UsageError
+from tenure.errors import Blocked, UsageError
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 
@@ -22,8 +23,19 @@ def deploy(context: Context) -> Deployment:
 
     Raises Blocked with every reason, or UsageError without a deploy key.
     """
-    record = context.chain.second_generation()
-    return gate.deploy(context.store, record, _key(context), context.chain.plan.name, context.clock)
+    record, name = context.chain.second_generation(), context.chain.plan.name
+    notifier = context.dispatcher.notifier
+    try:
+        done = gate.deploy(context.store, record, _key(context), name, context.clock)
+    except Blocked as error:
+        if notifier:
+            notifier.blocked(name, str(error))
+            notifier.close()
+        raise
+    if notifier:
+        notifier.deployed(name, done.record, done.seed, done.warrant)
+        notifier.close()  # the process of this stage ends with it
+    return done
 
 
 def warranted(context: Context) -> Verdict:
@@ -85,5 +97,6 @@ def deployment(
 ) -> dg.MaterializeResult[None]:
     """The model that is live, and the warrant that allows it."""
     with in_words():
-        deployed = deploy(tenure.context(context.partition_key))
-    return materialized(describe(deployed), [deployed.record])
+        ours = tenure.context(context.partition_key)
+        deployed = deploy(ours)
+    return materialized({**describe(deployed), **experiment_costs(ours)}, [deployed.record])

@@ -19,6 +19,7 @@ from gates.verdict import Verdict, deployable
 from tenure.cli.workplace import Config
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach
+from tenure.notify.notifier import Notifier
 from tenure.plan.file import Plan, demand_own_name, load_plan
 from tenure.settings import Settings, load_settings
 from tenure_protocol.clock import SYSTEM
@@ -96,6 +97,9 @@ def deploy(
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
     except Corrupt as error:
         raise Blocked(f"{error}; nothing was deployed") from None
+    notifier = Notifier.of(settings, store, SYSTEM, "tenure deploy")
+    notifier.deployed(done.name, done.record, done.seed, done.warrant)
+    notifier.close()
     typer.echo(
         f"{done.name}: record {done.record}, seed {done.seed}, is deployed by warrant "
         f"{done.warrant} ({keys.deployment(done.name)}, {keys.warrant(done.warrant)})"

@@ -110,7 +110,7 @@ def _play(workshop: _Workshop, plan: Plan, listener: _Listener) -> ChainOutcome:
     except (StoreOutOfReach, StoreSilent) as error:
         verdicts, deployed = (), None
         ended = replace(ended, reason=str(error), exit_code=StoreOutOfReach.exit_code)
-    return ChainOutcome(
+    outcome = ChainOutcome(
         plan=plan.name,
         stages=tuple(_stage(stage, ended, listener.counts, seconds) for stage in STAGES),
         verdicts=verdicts,
@@ -121,6 +121,18 @@ def _play(workshop: _Workshop, plan: Plan, listener: _Listener) -> ChainOutcome:
         run_id=result.run_id,
         drained=drained,
     )
+    _notify(workshop.dispatcher, outcome)
+    return outcome
+
+
+def _notify(dispatcher: Dispatcher, outcome: ChainOutcome) -> None:
+    """Tell that a gate ended the chain, and what is left to tell; of jobs, rounds have told."""
+    if dispatcher.notifier is None:
+        return
+    ended = any(stage.count.ended for stage in outcome.stages)
+    if outcome.exit_code == Blocked.exit_code and not ended:
+        dispatcher.notifier.blocked(outcome.plan, "; ".join(outcome.reasons))
+    dispatcher.notifier.close()
 
 
 class _Workshop(Workshop):

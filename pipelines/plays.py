@@ -74,6 +74,12 @@ class Play:
         waited = self.standing.open
         return bool(waited) and all(job in known and known[job].final for job in waited)
 
+    def tell_blocked(self) -> None:
+        """Notify that a gate ended the chain; of jobs that did, the dispatcher's rounds tell."""
+        notifier, found = self.context.dispatcher.notifier, self.standing
+        if notifier and found.blocked and not count(self.context.dispatcher, found.jobs).ended:
+            notifier.blocked(self.name, found.blocked)
+
     def waits_for(self, tick: Tick) -> str:
         """What the plan waits for, with numbers."""
         found = self.standing
@@ -93,7 +99,10 @@ class Play:
 
 
 def step(dispatcher: Dispatcher, plays: Iterable[Play], for_s: float, clock: Clock) -> Tick:
-    """Tick until nothing is open or the time is up, and move every plan on that can go on."""
+    """Make rounds until nothing is open or the time is up, and move every plan on that can go on.
+
+    No round begins after ``for_s`` seconds, but the first: what is over, Dagster must be told.
+    """
     end_s = clock.monotonic_s() + for_s
     while True:
         tick = dispatcher.tick()
@@ -103,6 +112,7 @@ def step(dispatcher: Dispatcher, plays: Iterable[Play], for_s: float, clock: Clo
             for job in dispatcher.world.jobs.values()
             if not (job.final or job.broken or (job.witness and job.witness.held_back))
         ]
-        if not (any(moved) or is_open or dispatcher.world.bills) or clock.monotonic_s() >= end_s:
+        late = clock.monotonic_s() + PAUSE_S > end_s
+        if not (any(moved) or is_open or dispatcher.world.bills) or late:
             return tick
         clock.sleep(PAUSE_S)

@@ -10,6 +10,7 @@ import binascii
 import json
 import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 import dagster as dg
 
@@ -28,6 +29,7 @@ from tenure_protocol.store.api import StoreSilent
 
 TICK_S = 20.0
 MOST_TICK_S = 45.0  # Dagster cuts a tick off after 60 s
+MOST_TROUBLES = 10  # told one by one: a store that does not answer has one for each of many jobs
 REQUESTED_BY = "tenure/requested_by"
 _PARTITION = "dagster/partition"
 _RUN_KEY = "dagster/run_key"
@@ -56,10 +58,12 @@ def dispatch(context: dg.SensorEvaluationContext, tenure: TenureResource) -> dg.
     workshop.dispatcher.keep_watching()
     plays, said = playing(workshop, names)
     tick = step(workshop.dispatcher, plays, for_s, workshop.clock)
+    for play in plays:
+        play.tell_blocked()
     said += [play.waits_for(tick) for play in plays]
-    said += [f"{key}: {trouble}" for key, trouble in tick.troubles.items()]
-    for sentence in workshop.news(said):
-        context.log.info(sentence)
+    said += together(tick.troubles)
+    if news := workshop.news(said):
+        context.log.info("\n".join(news))  # one event, however many plans and jobs it is about
     before: dict[str, int] = json.loads(context.cursor) if context.cursor else {}
     requests = [
         request
@@ -93,6 +97,17 @@ def tick_seconds(environ: Mapping[str, str]) -> float:
             "Dagster cuts a tick off after 60"
         )
     return seconds
+
+
+def together(troubles: Mapping[str, str]) -> list[str]:
+    """What is wrong with which keys: the first in words, and how many others there are.
+
+    >>> together({"plans/a": "no JSON"}), together({str(n): "silent" for n in range(12)})[9:]
+    (['plans/a: no JSON'], ['9: silent', '2 more keys have troubles; `tenure status` names them'])
+    """
+    said = [f"{key}: {trouble}" for key, trouble in islice(troubles.items(), MOST_TROUBLES)]
+    more = len(troubles) - len(said)
+    return [*said, f"{more} more keys have troubles; `tenure status` names them"] if more else said
 
 
 def enlisted_plans(workshop: Workshop) -> list[str]:

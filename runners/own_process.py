@@ -21,6 +21,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import unquote
@@ -52,7 +53,7 @@ from tenure_protocol.fingerprint import THREAD_VARIABLES
 from tenure_protocol.store.api import StoreSilent, StoreUnusable
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.open import open_store
-from tenure_worker import caps
+from tenure_worker import caps, wall
 from tenure_worker.claim import read_spec
 
 _LOG = logging.getLogger("tenure.runners")
@@ -61,6 +62,7 @@ _RUNNER = "TENURE_RUNNER"
 _FOLDER = Path(".tenure", "workers")
 _NOTE = "tenure: the process "  # begins the line that tells how a worker ended
 _LAST_LINE_BYTES = 256
+_WRITTEN_BEFORE_S = 60.0  # credentials end by another clock than ours
 _LOCK_PATIENCE_S, _LOCK_EVERY_S = 5.0, 0.02
 #: A socket's path has 107 bytes at most, and multiprocessing makes sockets in the temporary folder
 #: under names of some 33: torch's data loaders send their batches by them.
@@ -128,9 +130,14 @@ class OwnProcessRunner:
 
     @classmethod
     def capacity(cls, config: Mapping[str, object]) -> Capacity:
-        """One job per launch, ``slots`` launches at once."""
+        """One job per launch, ``slots`` launches at once.
+
+        A worker lives as long as it likes, unless it was given credentials that end.
+        """
         checked = _checked(config)
-        return Capacity(1, checked.slots, checked.claim_window_s, checked.cards)
+        borrows = checked.sandbox and checked.role and checked.trust == "session"
+        wall_s = checked.session_s if borrows else None
+        return Capacity(1, checked.slots, checked.claim_window_s, checked.cards, wall_s=wall_s)
 
     def launch(self, jobs: Sequence[Job]) -> Receipt:
         """Start one worker, or adopt the one that already bears the name."""
@@ -335,8 +342,8 @@ class OwnProcessRunner:
             **kept, **self._set(job, job.store), "TMPDIR": str(scratch), _RUNNER: self._name
         }  # fmt: skip
 
-    def _set(self, job: Job, store: str) -> dict[str, str]:
-        """What every worker is given, however it runs."""
+    def _set(self, job: Job, store: str, until_s: float = inf) -> dict[str, str]:
+        """What every worker is given, however it runs; its credentials end at ``until_s``."""
         shared = max(1, (os.cpu_count() or 1) // self._config.slots)
         threads = self._config.threads or self._config.cpus or shared
         capped = {name: os.environ[name] for name in caps.VARIABLES if os.environ.get(name)}
@@ -355,7 +362,18 @@ class OwnProcessRunner:
             "TENURE_LAUNCH": str(job.launch),
             "TENURE_CODE": str(self._site.root),
             _NAME: job.name,
+            **self._wall(job, until_s),
         }
+
+    def _wall(self, job: Job, until_s: float) -> dict[str, str]:
+        """When the worker must have given its tenure back, where that is known.
+
+        ``until_s`` is Unix time by another clock, after which nothing can be written.
+        """
+        clock = self._site.clock
+        left_s = until_s - _WRITTEN_BEFORE_S - clock.wall_s()
+        wall_s = min(left_s, inf if job.wall_s is None else job.wall_s)
+        return {wall.VARIABLE: f"{clock.monotonic_s() + wall_s:.3f}"} if wall_s < inf else {}
 
     # ----------------------------------------------------------------------------- the sandbox
 
@@ -368,14 +386,14 @@ class OwnProcessRunner:
                 "move the project into a folder of its own"
             )
         bwrap = sandbox.demand_bubblewrap()
-        window, store, given = self._store(job)
+        window, store, given, until_s = self._store(job)
         if window:
             window.prepare(scratch)
         named = (*sandbox.VARIABLES, *config.variables)
         kept = {name: os.environ[name] for name in named if name in os.environ}
         kept = {name: value for name, value in kept.items() if name not in self._site.hidden}
         inside = {"HOME": "/tmp", "TMPDIR": "/tmp", "TENURE_CODE": str(root), "TENURE_SANDBOX": "1"}
-        environ = {**kept, **given, **self._set(job, store), **inside}
+        environ = {**kept, **given, **self._set(job, store, until_s), **inside}
         folders, files = self._hidden()
         memory = None if config.memory_gb is None else int(config.memory_gb * 1e9)
         needed = sandbox.paths_of(config.python, root, environ)
@@ -402,8 +420,8 @@ class OwnProcessRunner:
             self._cores(),
         )
 
-    def _store(self, job: Job) -> tuple[sandbox.Window | None, str, Mapping[str, str]]:
-        """What the job sees of a folder, the URL it is given, and its credentials."""
+    def _store(self, job: Job) -> tuple[sandbox.Window | None, str, Mapping[str, str], float]:
+        """What the job sees of a folder, the URL it is given, its credentials and their end."""
         kind, _, rest = job.store.partition(":")
         if kind not in ("file", "s3"):
             raise Rejected(f"a sandbox has no way to a {kind}: store; use a file: or s3:// store")
@@ -420,7 +438,7 @@ class OwnProcessRunner:
             raise Rejected(str(error)) from None
         if kind == "file":
             folder = Path(unquote(rest.removeprefix("//"))).resolve()
-            return sandbox.Window.of(folder, spec), DirectoryStore.url_of(folder), {}
+            return sandbox.Window.of(folder, spec), DirectoryStore.url_of(folder), {}, inf
         config = self._config
         asked = RentedConfig(
             card="cpu", trust=config.trust, role=config.role, sts_endpoint=config.sts_endpoint,
@@ -430,7 +448,7 @@ class OwnProcessRunner:
         granted = grant(job.store, spec, asked, self._site.clock)
         if granted.warning:
             _LOG.warning("job %s, launch %d: %s", job.job_id, job.launch, granted.warning)
-        return None, granted.store, granted.variables
+        return None, granted.store, granted.variables, granted.until_s
 
     def _readable(self) -> Iterator[Path]:
         for path in self._config.readable:

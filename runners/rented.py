@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from tenure.dispatch.contract import (
     Job,
     JobKind,
     LaunchFailed,
+    NoSlots,
     Pending,
     ProtocolError,
     Quota,
@@ -46,6 +48,7 @@ from tenure_worker.claim import read_spec
 _LOG = logging.getLogger("tenure.runners")
 _LINK_SLACK_S = 600.0
 _LEAST_WALL_S = 120.0  # of a machine: less is no time to do anything in
+_LOOK = "look at the account's own page, and use another rung until it is mended"
 _SHORT_BY_S = 60.0  # a session that is shorter by less than this is not worth a word
 _LONGEST_LINK_S = 7 * 86_400.0  # what signature version 4 allows
 _LOOKS, _LOOK_EVERY_S = 3, 2.0  # for a machine of a lost answer, which is not listed at once
@@ -77,7 +80,14 @@ class RentedRunner:
         """``machines`` launches at once, each of as many jobs of one card as a machine has cards."""
         found = cls._checked(config)
         promised = "" if found.card == "cpu" else found.card
-        return Capacity(found.cards, found.machines, found.claim_window_s, found.cards, promised)
+        return Capacity(
+            found.cards,
+            found.machines,
+            found.claim_window_s,
+            found.cards,
+            promised,
+            found.session_s,
+        )
 
     @classmethod
     def _checked(cls, config: Mapping[str, object]) -> RentedConfig:
@@ -149,6 +159,9 @@ class RentedRunner:
         """Everything a machine needs, put where it can fetch it. Raises a LaunchFailed."""
         window_s = max(self._config.claim_window_s, *(job.window_s for job in jobs))
         config = self._config.model_copy(update={"claim_window_s": window_s})
+        wall_s = min((job.wall_s for job in jobs if job.wall_s is not None), default=inf)
+        if wall_s < _LEAST_WALL_S:
+            raise NoSlots(f"what is left of the quota ends {wall_s:.0f} s after the launch")
         try:
             store = self._store(jobs[0].store)
             wheel = cargo.publish_wheel(store, self._site.clock)
@@ -169,7 +182,7 @@ class RentedRunner:
             card=self._config.card,
             hide=self.PLATFORM.VARIABLES,
             end=self._ending(),
-            session_s=self._wall_s(min(until_s for *_, until_s in envelopes), config),
+            session_s=min(wall_s, self._wall_s(min(until_s for *_, until_s in envelopes), config)),
         )
         return Order(
             jobs[0].name,
@@ -312,9 +325,15 @@ class RentedRunner:
         if problem:
             yield ("what is left of the quota is told", problem)
         for quota in filter(None, told):
-            left_h = quota.granted_h - quota.used_h
-            words = f"{left_h:.1f} of {quota.granted_h:.1f} hours of the quota are left"
-            yield (words, None if left_h > 0 else "wait for its renewal, or use another rung")
+            if quota.unit == "h":
+                words = f"{quota.left:.1f} of {quota.granted:.1f} hours of the quota are left"
+            else:
+                words = f"{quota.left:.2f} {quota.unit} of the balance are left"
+            if doubt := quota.doubt(self._site.clock.wall_s()):
+                words, problem = "what is left of the quota can be believed", f"{doubt}; {_LOOK}"
+            else:
+                problem = None if quota.left > 0 else "wait for its renewal, or use another rung"
+            yield (words, problem)
 
     def _problem(self, look: Callable[[], object]) -> str | None:
         """What is wrong and what to do about it, in words; whatever a look raises."""

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -35,6 +35,7 @@ STORE_SCHEMES = ("file", "s3", "memory")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 _KEY_SOURCE = re.compile(r"[a-z][a-z0-9+-]*:\S[^\n]*")
+_ADDRESS_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!.*://)\S[^\n]*")
 
 
 def _check_text(text: str) -> str:
@@ -50,6 +51,18 @@ def _check_key_source(text: str) -> str:
             "must say where the key is, such as 'env:TENURE_DEPLOY_KEY', and never be the key"
         )
     return text
+
+
+def _check_address_sources(value: object) -> object:
+    # Never repeats the value either: an address holds a password or a token.
+    if not isinstance(value, list) or not all(
+        isinstance(one, str) and _ADDRESS_SOURCE.fullmatch(one) for one in value
+    ):
+        raise ValueError(
+            "must be a list that says where the addresses are, such as ['env:TENURE_NOTIFY'] or "
+            "['file:notify.txt'], and never holds one, since they contain passwords"
+        )
+    return value
 
 
 def _path(value: object) -> object:
@@ -147,6 +160,17 @@ def _default_teams() -> dict[Name, TeamSection]:
     return {"me": TeamSection(weight=1)}
 
 
+NoticeKind = Literal["done", "blocked", "stuck", "budget", "quota", "deployed"]
+
+
+class NotifySection(Section):
+    """``[notify]``: where the addresses of notices are, and which events are worth one."""
+
+    to: Annotated[list[str], BeforeValidator(_check_address_sources)] = ["env:TENURE_NOTIFY"]
+    events: list[NoticeKind] = ["done", "blocked", "stuck", "budget", "quota", "deployed"]
+    stuck_s: Annotated[float, Field(ge=60)] = 3600.0  # that a job waits, for no want of slots
+
+
 class _File(Section):
     """What may stand in the file; a section left out takes its defaults as a whole."""
 
@@ -157,6 +181,7 @@ class _File(Section):
     gates: GatesSection = GatesSection()
     plans: PlansSection = PlansSection()
     dagster: DagsterSection = DagsterSection()
+    notify: NotifySection = NotifySection()
 
 
 class Settings(BaseModel):
@@ -173,6 +198,7 @@ class Settings(BaseModel):
     gates: GatesSection
     plans: PlansSection
     dagster: DagsterSection
+    notify: NotifySection = NotifySection()
     _place: Place = PrivateAttr(default_factory=lambda: Place("the built-in defaults", {}))
 
     def error(self, path: KeyPath, sentence: str) -> UsageError:
@@ -213,6 +239,7 @@ def load_settings(
         dagster=found.dagster.model_copy(
             update={"home": Path(os.path.normpath(root / found.dagster.home))}
         ),
+        notify=found.notify,
     )
     settings._place = place
     return settings

@@ -21,6 +21,7 @@ from tenure.dispatch.contract import (
     NoSlots,
     Pending,
     ProtocolError,
+    Quota,
     Rejected,
     Settlement,
 )
@@ -77,6 +78,9 @@ class VastConfig(RentedConfig):
     min_cuda: float = Field(12.4, ge=0)  # the newest one that the host's driver takes
     min_driver: str = ""  # of the host, such as "550.54.15"
     avoid_machines: tuple[int, ...] = ()  # machine_id, as in a receipt's handle
+    # True: launches end with the account's credit. Not for one that is topped up by itself, whose
+    # credit says nothing of what may be spent.
+    credit_counts: bool = False
 
     @field_validator("min_driver")
     @classmethod
@@ -136,6 +140,15 @@ class VastPlatform(SdkPlatform[VastConfig, Any]):
         """All instances with such a label, stopped ones too: their disks are billed."""
         named = [(str(row.get("label") or ""), row) for row in self._rows({})]
         return [(name, _handle(row, name)) for name, row in named if name.startswith(prefix)]
+
+    def quota(self) -> Quota | None:
+        """The account's credit in dollars, where the configuration says that it counts."""
+        if not self._config.credit_counts:
+            return None
+        credit = self._ask("credit", lambda sdk: _said(sdk.show_user())).get("credit")
+        if isinstance(credit, bool) or not isinstance(credit, (int, float)):
+            raise ProtocolError("vast credit: the answer holds no credit of the account")
+        return Quota(0.0, float(credit), None, "usd")
 
     def ending(self) -> Mapping[str, object] | None:
         """The instance destroys itself, by the key to itself alone that Vast puts into it."""

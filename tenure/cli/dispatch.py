@@ -65,6 +65,8 @@ def dispatch(
             SYSTEM.sleep(_EVERY_S)
     finally:
         dispatcher.stop_watching()
+        if dispatcher.notifier:
+            dispatcher.notifier.close()
     if until_done:
         raise Blocked(
             f"jobs, bills or machines are still open after {for_s:g} s; `tenure status` lists them"

@@ -49,6 +49,7 @@ CORE = {
     "dispatch": "tenure.cli.dispatch:dispatch",
     "store": "tenure.cli.store:app",
     "costs": "tenure.cli.costs:costs",
+    "notify": "tenure.notify.command:notify",
     "doctor": "tenure.cli.doctor:doctor",
     "sim": "tenure.cli.sim:sim",
     "rehearse": "tenure.cli.rehearse:app",

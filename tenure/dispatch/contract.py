@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -38,6 +39,7 @@ class Job:
     cards: int = 1
     requires: Environment | None = None
     window_s: float = 0.0  # how long its claim is waited for, which grows where none came in time
+    wall_s: float | None = None  # how long it may live: what is left of a quota; None: not known
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ class Capacity:
     window_s: float  # claim window until start delays are measured
     cards: int = 1  # of one machine
     card: str = ""  # the official name of the card it promises; empty where it promises none
+    wall_s: float | None = None  # how long a launch lives at most; None: no end is known
 
 
 @dataclass(frozen=True)
@@ -253,13 +256,49 @@ class ListsItsOwn(Protocol):
         """
 
 
+#: Two clocks differ, and a platform may take a while to count a new week.
+RENEWAL_SLACK_S = 900.0
+
+
 @dataclass(frozen=True)
 class Quota:
-    """What is left of a quota, as the platform tells it."""
+    """What is left of a quota, or of a balance, as the platform tells it."""
 
-    used_h: float
-    granted_h: float
+    used: float  # 0 of a balance
+    granted: float
     renews_at_s: float | None = None  # Unix time; None: it does not tell
+    unit: str = "h"  # of machines; else a currency, as a rung's price names it
+
+    @property
+    def left(self) -> float:
+        """What is left, in ``unit``; nothing where the numbers are none that can be.
+
+        >>> Quota(26.5, 30.0).left, Quota(31.0, 30.0).left, Quota(-1.0, 30.0).left
+        (3.5, 0.0, 0.0)
+        """
+        possible = isfinite(self.used) and isfinite(self.granted) and self.used >= 0
+        return max(0.0, self.granted - self.used) if possible else 0.0
+
+    def doubt(self, now_s: float) -> str | None:
+        """What cannot be in what the platform tells, and how it is taken; ``now_s`` is Unix time.
+
+        >>> Quota(-1.0, 30.0).doubt(0.0)
+        '-1 of 30 h are said to be used, which cannot be: nothing counts as left'
+        >>> Quota(31.0, 30.0).doubt(0.0)
+        '31 of 30 h are said to be used: nothing counts as left'
+        """
+        said = f"{self.used:g} of {self.granted:g} {self.unit} are said to be used"
+        if not (isfinite(self.used) and isfinite(self.granted)) or min(self.used, self.granted) < 0:
+            return f"{said}, which cannot be: nothing counts as left"
+        if self.used > self.granted:
+            return f"{said}: nothing counts as left"
+        renews_s = now_s if self.renews_at_s is None else self.renews_at_s
+        if not isfinite(renews_s):
+            return "its renewal is said to be at no time: it counts as unknown"
+        if renews_s < now_s - RENEWAL_SLACK_S:
+            ago = f"{(now_s - renews_s) / 3600:.1f} h ago"
+            return f"its renewal is said to be {ago}: when it renews counts as unknown"
+        return None
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from typing import Literal
 from tenure.dispatch.contract import Capacity, JobKind
 from tenure.dispatch.packing import Filling
 from tenure.dispatch.quality import Leave, Option, Pace, Usual, judge
+from tenure.dispatch.quota import Left, ends_in_s, past_quota, past_wall, span
 from tenure_protocol.lease.machine import Occupied, Vacant, Watched, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
@@ -32,6 +33,10 @@ BROKEN_GRACE_S = 600.0
 #: How many claim windows long a rung is passed over on which a launch was never claimed.
 PASSED_OVER = 2.0
 
+#: What is left of a quota must last for a start and so much work, or nothing is launched on it.
+LEAST_WORK_S = 600.0
+#: So long before a quota ends its holders are asked for a last milestone.
+LAST_CALL_S = 600.0
 #: How often the end of a job's own machine is asked for before the job looks further down the ladder.
 _FREEING_TRIES = 4
 
@@ -66,6 +71,7 @@ class JobView:
     plan: str = ""
     kind: JobKind | None = None  # None: its spec has not been read yet
     cards: int = 1  # that it needs, all of one machine
+    work: float | None = None  # FLOPs left, by all its cards together; None: unknown
     witness: Witness | None = None
     etag: str = ""  # of the body that was decided from
     age_s: float = 0.0
@@ -121,6 +127,10 @@ class RungView:
     parked_until_s: float = 0.0  # monotonic
     parked_for: str = ""
     currency: str = ""  # that it costs something in; '' where it is free
+    account: str = ""  # whose quota it draws on: its runner
+    quota: Left | None = None  # what is left there; None: nothing is known to end
+    awaited: str = ""  # why nothing is launched until the platform has told its quota
+    start_s: float = 0.0  # from a launch to its claim, as observed; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,7 @@ class Snapshot:
     rungs: Mapping[str, RungView]
     unseen: str = ""  # why bills may be missing from it: then nobody knows how many slots are free
     spent: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (plan, currency): in words
+    unix_s: float = 0.0  # now, as renewals of quotas count
 
     @cached_property
     def bills_of(self) -> Mapping[str, list[BillView]]:
@@ -230,10 +241,16 @@ class _Round:
         for view in snapshot.jobs:
             if view.moving_to in self.filling and _yields(view):
                 room = self.filling[view.moving_to]
-                if view.moving_to != (view.pace.rung if view.pace else "") and room.has_room(
-                    view.cards
-                ):
-                    room.take(view.job, view.cards)  # kept for it until it has yielded
+                if view.moving_to != (view.pace.rung if view.pace else "") and room.free > 0:
+                    room.keep()  # a machine, until it has yielded: another launch is not its own
+
+    def machines_of(self, account: str) -> int:
+        """How many machines draw on one quota, those of this round among them."""
+        return sum(
+            rung.capacity.launches - self.filling[name].free
+            for name, rung in self.snapshot.rungs.items()
+            if rung.account == account
+        )
 
     def packed(self, action: Action, reason: str) -> tuple[Action, str]:
         """The same, with the other jobs of its machine where it is a launch on one of several."""
@@ -246,6 +263,8 @@ class _Round:
         others = len(pack) - 1
         alone = f"with {_count(others, 'other job')}" if others else "alone"
         words = f"{reason}; {alone} on one machine of {_count(capacity.cards, 'card')}"
+        if spread := self.filling[action.rung].spread(action.job):
+            words = f"{words}, {spread}"
         return replace(action, pack=pack if others else ()), words
 
 
@@ -284,7 +303,8 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
 
 def _yields(view: JobView) -> bool:
     """Whether a holder was asked to end and has not yet."""
-    return view.witness is not None and view.witness.phase == "held" and bool(view.witness.asked)
+    w = view.witness
+    return w is not None and w.phase == "held" and bool(w.asked) and _evidence(view)[0] is None
 
 
 def _may_be_judged(action: Action, views: Mapping[str, JobView]) -> bool:
@@ -324,7 +344,7 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     if not isinstance(verdict, Leave):
         return Wait(view.job), words
     if verdict.rung != pace.rung:
-        this.filling[verdict.rung].take(view.job, view.cards)
+        this.filling[verdict.rung].keep()
     return AskToYield(view.job, verdict.rung), words
 
 
@@ -339,7 +359,9 @@ def _can_be_had(view: JobView, name: str, this: _Round) -> bool:
         and rung.parked_until_s <= this.now_s
         and view.left.get(name, 0.0) <= this.now_s
         and not _missed(view, name)
-        and this.filling[name].has_room(view.cards)
+        and this.filling[name].free > 0
+        and view.cards <= rung.capacity.cards
+        and _beyond_quota(rung, view.cards, this) is None
     )
 
 
@@ -408,8 +430,8 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     if w and w.phase == "held" and w.asked and (refused := _disobeyed(view, w, evidence, why)):
         return [(TakeAway(view.job, w.asked.by, w.asked.what == "pause"), refused)]
     if evidence is None:
-        if w and w.phase == "held" and not w.asked and (spent := _spent(view, w, snapshot)):
-            return [(AskToYield(view.job, ""), f"{why}; {spent}")]
+        if w and w.phase == "held" and not w.asked and (ends := _must_end(view, w, this)):
+            return [(AskToYield(view.job, ""), f"{why}; {ends}")]
         return [(Wait(view.job), why)]
     if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:
         before = view.no_shows.get(view.launched_on)
@@ -428,7 +450,7 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
         closed = _close_own(view, snapshot, now_s, f"{why}, and {ends}") if ends else []
         return [(Wait(view.job), f"{why}; {wait}"), *closed]
     filling = this.filling[rung]
-    filling.take(view.job, view.cards)
+    filling.take(view.job, view.cards, view.work)
     left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
     return [(Launch(view.job, rung, evidence), f"{why}; {left}")]
 
@@ -480,11 +502,39 @@ def _disobeyed(view: JobView, w: Witness, evidence: Evidence | None, why: str) -
     return None
 
 
-def _spent(view: JobView, w: Witness, snapshot: Snapshot) -> str | None:
-    """Why a holder must not go on where it is: its plan has nothing left to pay that rung with."""
+def _must_end(view: JobView, w: Witness, this: _Round) -> str | None:
+    """Why a holder must not go on where it is, or ``None``.
+
+    Its plan has nothing left to pay that rung with, or what is left of its quota lasts for little more
+    than a last milestone.
+    """
+    snapshot = this.snapshot
     bill = snapshot.bill_at.get((view.job, w.holder.launch if w.holder else 0))
     rung = snapshot.rungs.get(bill.rung) if bill else None
-    return snapshot.spent.get((view.plan, rung.currency)) if rung and rung.currency else None
+    if rung is None:
+        return None
+    if rung.currency and (spent := snapshot.spent.get((view.plan, rung.currency))):
+        return spent
+    ends_s = ends_in_s(rung.quota, this.machines_of(rung.account), snapshot.unix_s)
+    if rung.quota is None or ends_s is None or ends_s > LAST_CALL_S:
+        return None
+    return f"the quota of rung {rung.name} ends in {span(ends_s)} ({rung.quota.reason})"
+
+
+def _beyond_quota(rung: RungView, cards: int, this: _Round) -> str | None:
+    """Why a launch on a rung would not come to a milestone, or ``None``.
+
+    A worker that is told its wall takes its last milestone before it, so it is the start, and some work
+    to make that worth it, that there must be time for.
+    """
+    if rung.awaited:
+        return rung.awaited
+    need_s, machines = rung.start_s + LEAST_WORK_S, this.machines_of(rung.account)
+    if not this.filling[rung.name].opens(cards):
+        machines -= 1  # it goes onto one of these
+    return past_wall(rung.start_s, rung.capacity.wall_s) or past_quota(
+        need_s, rung.quota, machines, this.snapshot.unix_s
+    )
 
 
 def _over(view: JobView, snapshot: Snapshot) -> str | None:
@@ -574,6 +624,8 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
                 f"rung {name} is passed over for {missed.until_s - now_s:.0f} s "
                 f"({_count(missed.count, 'launch', 'launches')} in a row never claimed it there)"
             )
+        elif short := _beyond_quota(rung, view.cards, this):
+            waits.append(f"rung {name} is passed over: {short}")
         elif not this.filling[name].has_room(view.cards):
             if _is_freed(view, name, snapshot):
                 return None, f"its own slot on rung {name} is being freed", ""

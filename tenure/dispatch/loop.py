@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from threading import RLock
 
 from tenure.dispatch import decide
@@ -27,9 +28,11 @@ from tenure.dispatch.ladder import Rung as Rung
 from tenure.dispatch.ladder import launch_name as launch_name
 from tenure.dispatch.ladder import pack_name
 from tenure.dispatch.observations import Observatory
+from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch, World
+from tenure.notify.notifier import Notifier
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -99,6 +102,7 @@ class Dispatcher:
         name: str = "",
         troubles: Mapping[str, str] | None = None,
         moves: bool = True,
+        notifier: Notifier | None = None,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
@@ -118,9 +122,11 @@ class Dispatcher:
         self._no_answer: set[str] = set()  # rungs that were silent or full in this round
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
+        self.notifier = notifier
         self.world = World(store, clock)
         self.observatory = Observatory(store, self.rungs, clock, self.name, self.world)
         self._spending = Spending(store, self.rungs, clock, self.world)
+        self._quotas = QuotaBook(rungs, clock)
         self._moves = moves
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)
         self.sweeper = Sweeper(rungs, store.url, clock, self.world)
@@ -135,7 +141,8 @@ class Dispatcher:
     def _tick(self) -> Tick:
         self._observe()
         self._make_pending()
-        decisions = decide.decide(self.snapshot(), self._clock.monotonic_s())
+        seen = self.snapshot()
+        decisions = decide.decide(seen, self._clock.monotonic_s())
         unmade: dict[str, str] = {}
         aboard = {
             action.job: (action, reason)
@@ -156,7 +163,12 @@ class Dispatcher:
                 self._release(action, reason)
         self.sweeper.sweep()
         self.observatory.write()
-        return self._told(decisions, unmade)
+        tick = self._told(decisions, unmade)
+        if self.notifier is None:
+            return tick
+        left = {rung.account: rung.quota for rung in seen.rungs.values() if rung.quota}
+        self.notifier.tell(tick, self.world, seen.spent, left)
+        return replace(tick, troubles={**tick.troubles, **self.notifier.troubles})
 
     def _told(
         self,
@@ -168,6 +180,7 @@ class Dispatcher:
             **self.world.troubles,
             **self.observatory.troubles,
             **self._spending.troubles,
+            **self._quotas.troubles,
             **self.sweeper.troubles,
         }
         return Tick(tuple(decisions), troubles, unmade or {}, self.sweeper.found)
@@ -185,6 +198,10 @@ class Dispatcher:
         self.world.observe()
         self.observatory.look()
         self._spending.look()
+        if not self._quotas.empty:
+            open_jobs = (m for m in self.world.jobs.values() if not m.final)
+            in_use = {rung for memory in open_jobs for rung in memory.rungs}
+            self._quotas.look(in_use, self._machines())
         if self._knowing:
             self._note_ends()
 
@@ -202,16 +219,32 @@ class Dispatcher:
                 self._parked[name].until_s,
                 self._parked[name].reason,
                 rung.price.currency if rung.price and rung.price.per_h > 0 else "",
+                rung.runner_name,
+                self._quotas.left_h(name),
+                self._quotas.awaited(name) or "",
+                median(self.observatory.starts_s(name) or [0.0]),
             )
             for name, rung in self.rungs.items()
         }
         views = tuple(map(self._with_pace, self.world.job_views()))
         self._decided = {view.job: view.etag for view in views}
         unseen = "" if self.world.bills_seen else "the open launches cannot be read yet"
-        return Snapshot(views, self.world.bill_views(), rungs, unseen, self._spending.spent())
+        return Snapshot(
+            views,
+            self.world.bill_views(),
+            rungs,
+            unseen,
+            self._spending.spent(),
+            self._clock.wall_s(),
+        )
+
+    def _machines(self) -> Mapping[str, int]:
+        """How many machines of each rung are open."""
+        return Snapshot((), self.world.bill_views(), {}).taken
 
     def _with_pace(self, view: JobView) -> JobView:
         """A job with what its attempt has shown, and what is expected of every rung that it may use."""
+        view = replace(view, work=self.observatory.flops_left(view.job))
         pace = self.observatory.pace(view.job) if self._moves else None
         if pace is None:
             return view
@@ -457,7 +490,7 @@ class Dispatcher:
         made, unmade = self._open_bills(reserved, rung)
         if not made:
             return unmade
-        jobs = [self._job(each, bill) for each, bill in made]
+        jobs = [self._job(each, bill, rung) for each, bill in made]
         try:
             receipt = rung.runner.launch(jobs)
         except LaunchFailed as error:
@@ -474,7 +507,7 @@ class Dispatcher:
             self._keep_receipt(bill, receipt, together)
         return unmade
 
-    def _job(self, each: _Reserved, bill: Bill) -> Job:
+    def _job(self, each: _Reserved, bill: Bill, rung: Rung) -> Job:
         """A launch as a runner is told of it: its own number, and the name of its machine."""
         assert bill.intent is not None
         requires, w = each.spec.requires, each.memory.witness
@@ -487,7 +520,18 @@ class Dispatcher:
             each.spec.cards,
             Environment(requires) if requires is not None else None,
             w.launch.window_s if w and w.launch else 0.0,
+            self._quota_wall_s(rung),
         )
+
+    def _quota_wall_s(self, rung: Rung) -> float | None:
+        """When the quota that a new machine draws on ends, if all that are there go on."""
+        left = self._quotas.left_h(rung.name)
+        if left is None:
+            return None
+        mates = [other.name for other in self.rungs.values() if other.runner is rung.runner]
+        machines = self._machines()
+        drawing = max(1, sum(machines.get(name, 0) for name in mates))  # its own bill is open
+        return ends_in_s(left, drawing, self._clock.wall_s())
 
     def _open_bills(
         self, reserved: Sequence[_Reserved], rung: Rung

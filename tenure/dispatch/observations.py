@@ -99,6 +99,7 @@ class Observatory:
         self._world = world
         self._tracks: dict[str, _Track] = {}
         self._ended: deque[_Track] = deque()  # whose last manifest has not been read yet
+        self._flops_left: dict[str, float] = {}  # by job, by its newest manifest that tells
         self._places: dict[Place, _Place] = {}
         self._keys: dict[str, Place] = {}
         self._written_s = clock.monotonic_s()
@@ -182,7 +183,11 @@ class Observatory:
                 key = keys.manifest(track.job, pointer)
                 found = self._store.read(key)
                 if not isinstance(found, Missing):
-                    track.manifest = load(Manifest, found.body, key)
+                    m = track.manifest = load(Manifest, found.body, key)
+                    if m.flops_per_step is not None and m.steps_total is not None:
+                        self._flops_left[track.job] = (
+                            max(0, m.steps_total - m.step) * m.flops_per_step
+                        )
                     self._wanted = True
                     track.saved_s = now_s - found.age_s
                 track.pointer, track.read_s = pointer, now_s
@@ -382,6 +387,10 @@ class Observatory:
             ):
                 return card
         return rung.card
+
+    def flops_left(self, job: str) -> float | None:
+        """What a job has left to do, by all its cards; ``None`` while no milestone tells."""
+        return self._flops_left.get(job)
 
     def pace(self, job: str) -> Pace | None:
         """What the attempt that holds a job has shown; ``None`` before its first milestone."""

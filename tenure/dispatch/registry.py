@@ -11,6 +11,8 @@ from tenure.dispatch.contract import Capacity, Runner, Site
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
 from tenure.errors import StoreOutOfReach, UsageError
+from tenure.notify import addresses
+from tenure.notify.notifier import Notifier
 from tenure.settings import RungSection, Settings
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
@@ -66,7 +68,7 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
     They are those of every runner in the file, whichever is used: a worker on this machine must not
     see the credentials of a platform.
     """
-    hidden = {settings.gates.deploy_key.removeprefix("env:")}
+    hidden = {settings.gates.deploy_key.removeprefix("env:")} | addresses.secret_variables(settings)
     troubles = {}
     for name, section in settings.runners.items():
         try:
@@ -142,4 +144,7 @@ def build_dispatcher(
     """A dispatcher over the settings' store and ladder; it tells which plug-ins are broken."""
     hidden, broken = secret_variables(settings)
     rungs = _build(settings, clock, only, hidden)
-    return Dispatcher(store or open_settings_store(settings), rungs, clock, troubles=broken)
+    store = store or open_settings_store(settings)
+    name = f"dispatcher-{clock.nonce()}"
+    notifier = Notifier.of(settings, store, clock, name)
+    return Dispatcher(store, rungs, clock, name, broken, notifier=notifier)

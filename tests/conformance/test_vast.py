@@ -24,6 +24,7 @@ from tenure.dispatch.contract import (
     NoSlots,
     Pending,
     ProtocolError,
+    Quota,
     Rejected,
     Unreachable,
 )
@@ -143,7 +144,34 @@ def test_a_host_that_vanished_costs_until_it_is_destroyed(vast: VastEmulator) ->
 
 
 def test_there_is_no_quota_of_hours(vast: VastEmulator) -> None:
-    assert platform().quota() is None
+    assert platform().quota() is None and vast.requests == []
+
+
+@pytest.mark.parametrize("usd", [25.0, 3, 0.0, -1.5])
+def test_the_credit_of_the_account_is_a_quota_where_it_counts(
+    vast: VastEmulator, usd: float
+) -> None:
+    vast.usd = usd
+    told = platform(credit_counts=True).quota()
+    assert told == Quota(0.0, usd, None, "usd") and told.left == max(0.0, usd)
+    assert bool(told.doubt(0.0)) is (usd < 0)
+
+
+@pytest.mark.parametrize("usd", [None, "25", True, [25.0]])
+def test_a_credit_that_is_no_number_must_not_happen(vast: VastEmulator, usd: object) -> None:
+    vast.usd = usd
+    failed = failure(platform(credit_counts=True).quota)
+    assert isinstance(failed, ProtocolError) and "no credit of the account" in str(failed)
+
+
+def test_who_may_not_see_the_credit_hears_why(vast: VastEmulator) -> None:
+    rented = platform(credit_counts=True)
+    key, vast.key = vast.key, "another"
+    failed = failure(rented.quota)
+    assert isinstance(failed, Rejected) and key not in str(failed)
+    vast.key = key
+    vast.hang("user")
+    assert isinstance(failure(platform(credit_counts=True, deadline_s=0.5).quota), Unreachable)
 
 
 # ------------------------------------------------------------------------------------------------- offers

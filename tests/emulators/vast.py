@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.emulators.machines import Machine, Machines
 
-Operation = Literal["search", "create", "list", "destroy", "variables"]
+Operation = Literal["search", "create", "list", "destroy", "variables", "user"]
 Row = dict[str, Any]
 
 CARD, WORD = "NVIDIA GeForce RTX 4090", "RTX 4090"
@@ -129,6 +129,7 @@ class VastEmulator:
         self.instances: list[Instance] = []
         self.strangers: list[Row] = []  # rows of others' making on the account
         self.credit = True  # False: no create for want of money
+        self.usd: object = 25.0  # what the account's credit is said to be
         self.searches_left: int | None = None  # of today's quota
         self.snatched = 0  # so many next creates find their offer taken
         self.lag = 0  # so many listings do not show a new instance
@@ -293,6 +294,8 @@ class VastEmulator:
                               asked.get("after_token", ["0"])[0])  # fmt: skip
         if operation == "destroy":
             return self._destroy(ident)
+        if operation == "user":
+            return _json(200, {"id": 7, "api_key": self.key, "balance": 0.0, "credit": self.usd})
         return _json(200, {"success": True, "secrets": self.account_variables})
 
     def _search(self, query: Row) -> Fault:
@@ -445,6 +448,8 @@ def _operation(method: str, path: str) -> tuple[Operation | None, int]:
             return "destroy", number
         case "GET", ["v0", "secrets"]:
             return "variables", 0
+        case "GET", ["v0", "users", "current"]:
+            return "user", 0
     return None, 0
 
 

@@ -404,12 +404,37 @@ def test_sigterm_releases_every_job_and_a_restart_needs_no_link(yard: Yard, tmp_
 
 
 def test_a_machine_ends_with_its_session(yard: Yard) -> None:
-    spec = yard.enlist(steps=100_000, pause_s=0.01)
+    """Without a step boundary before the wall: by SIGTERM."""
+    spec = yard.enlist(steps=100_000, pause_s=30.0)
     packet = yard.packet([(yard.envelope(spec), 1)], session_s=machine.GRACE_S + 3.0)
     one = yard.start(packet)
-    assert ended(one) in (exits.RELEASED, 128 + 15), one.output()  # after, or before its claim
-    assert "the session of this machine is over" in one.output()
-    assert yard.witness(spec).phase in ("released", "expected")
+    until(lambda: "the session of this machine is over" in one.output())
+    yard.machines.end(one, DEADLINE_S)  # it has a grace of 25 s, which nobody needs to see
+
+
+def test_a_job_saves_before_the_wall_of_its_machine_and_goes_on_on_another(yard: Yard) -> None:
+    """A step takes 0.02 s at least, so that the first machine can never make all of them."""
+    spec = yard.enlist(steps=450, pause_s=0.02)
+    session_s = machine.GRACE_S + 8.0
+    one = yard.start(yard.packet([(yard.envelope(spec), 1)], session_s=session_s))
+    assert ended(one) == exits.RELEASED, one.output()
+    w = yard.witness(spec)
+    assert w.phase == "released" and "the known end of its machine" in (w.reason or "")
+    assert w.pointer and 0 < w.pointer.step < 450, "no milestone was due before"
+    done = change(
+        yard.store,
+        keys.witness_of(spec),
+        spec.id,
+        read_witness(yard.store, keys.witness_of(spec)),
+        Reserve("elsewhere", 600.0, "d"),
+        SYSTEM,
+    )
+    assert isinstance(done, Applied)
+    again = yard.start(yard.packet([(yard.envelope(spec, TENURE_LAUNCH="2"), 1)]))
+    assert ended(again) == 0, again.output()
+    w = yard.witness(spec)
+    assert (w.phase, w.attempt) == ("finished", 2)
+    assert w.pointer and w.pointer.step == 450
 
 
 def test_a_job_that_prints_for_ever_is_cut_and_lives_on(yard: Yard) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tenure.cli import release as release_command
+from tenure.dispatch import packing
 from tenure.dispatch.contract import (
     Capacity,
     Closed,
@@ -27,7 +31,7 @@ from tenure.dispatch.contract import (
 from tenure.dispatch.decide import ReleaseBill
 from tenure.dispatch.ladder import Rung, launch_name, pack_name
 from tenure.dispatch.loop import Dispatcher, receipt_of
-from tenure.dispatch.packing import Filling
+from tenure.dispatch.packing import Filling, Sized, paid
 from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import canonical, encode
@@ -52,7 +56,7 @@ def packs(
     for job, cards in jobs:
         if filling.has_room(cards):
             filling.take(job, cards)
-    return tuple(tuple(each.jobs) for each in filling.machines)
+    return tuple(tuple(each.job for each in machine) for machine in filling.machines)
 
 
 def test_who_does_not_fit_is_left() -> None:
@@ -93,6 +97,218 @@ def test_nobody_is_left_whom_a_machine_has_room_for(
         for machine in made:
             full = len(machine) == per_launch
             assert full or sum(map(need.__getitem__, machine)) + need[job] > cards
+
+
+# ------------------------------------------------------------------------------- equal work
+
+
+@dataclass(frozen=True)
+class Load:
+    """Jobs of a round, each (its cards, its work), and the machines that they are for."""
+
+    jobs: tuple[tuple[int, float | None], ...]
+    cards: int
+    per_launch: int
+    free: int
+
+    def fill(self, known: bool = True) -> Filling:
+        """A round of those that find room."""
+        filling = Filling(Capacity(self.per_launch, 9, 60.0, cards=self.cards), self.free)
+        for n, (cards, work) in enumerate(self.jobs):
+            if filling.has_room(cards):
+                filling.take(f"j{n:02d}", cards, work if known else None)
+        return filling
+
+
+def least(jobs: list[Sized], load: Load, machines: int) -> float:
+    """What the cheapest way to put ``jobs`` onto so many machines comes to.
+
+    Every way is tried, but those that are too dear already.
+    """
+    best = math.inf
+    made: list[list[Sized]] = []
+
+    def put(n: int) -> None:
+        nonlocal best
+        price = paid(tuple(map(tuple, made)))
+        if price >= best:
+            return
+        if n == len(jobs):
+            best = price
+            return
+        for machine in made:
+            cards = sum(each.cards for each in machine) + jobs[n].cards
+            if cards <= load.cards and len(machine) < load.per_launch:
+                machine.append(jobs[n])
+                put(n + 1)
+                machine.pop()
+        if len(made) < machines:
+            made.append([jobs[n]])
+            put(n + 1)
+            made.pop()
+
+    put(0)
+    return best
+
+
+WORKS = st.integers(0, 12).map(float)
+SOME_WORKS = WORKS | st.none()
+
+
+@st.composite
+def loads(
+    draw: st.DrawFn,
+    works: st.SearchStrategy[float | None] = SOME_WORKS,
+    most: int = 7,
+    one: bool = False,
+) -> Load:
+    cards = draw(st.integers(1, 5))
+    needs = st.just(draw(st.integers(1, cards))) if one else st.integers(1, cards)
+    jobs = draw(st.lists(st.tuples(needs, works), min_size=1, max_size=most))
+    return Load(tuple(jobs), cards, draw(st.integers(1, 5)), draw(st.integers(1, 5)))
+
+
+@settings(deadline=None)
+@given(loads(most=20))
+def test_jobs_of_known_work_are_neither_lost_nor_doubled_and_the_limits_hold(load: Load) -> None:
+    before, after = load.fill(known=False), load.fill()
+    aboard = [each for machine in after.machines for each in machine]
+    placed = {each.job for machine in before.machines for each in machine}
+    assert len(aboard) == len(placed) and {each.job for each in aboard} == placed
+    assert len(after.machines) <= len(before.machines) and after.free == before.free
+    for machine in after.machines:
+        assert 1 <= len(machine) <= load.per_launch
+        assert sum(each.cards for each in machine) <= load.cards
+        assert list(machine) == sorted(machine, key=lambda each: each.turn)
+        for each in machine:
+            assert after.together(each.job) == tuple(one.job for one in machine)
+    assert [machine[0].turn for machine in after.machines] == sorted(
+        machine[0].turn for machine in after.machines
+    )
+
+
+@settings(deadline=None)
+@given(loads(most=20))
+def test_no_more_is_paid_than_by_first_fit(load: Load) -> None:
+    after = load.fill()
+    sized = {each.job: each for machine in after.machines for each in machine}
+    before = tuple(
+        tuple(sized[each.job] for each in machine) for machine in load.fill(known=False).machines
+    )
+    assert paid(after.machines) <= paid(before)
+    if paid(after.machines) == paid(before):
+        assert after.machines == before, "nobody is moved for nothing"
+
+
+@settings(deadline=None)
+@given(loads(works=WORKS))
+def test_the_least_is_paid_for_a_few_jobs_of_any_cards(load: Load) -> None:
+    made = load.fill().machines
+    jobs = [each for machine in made for each in machine]
+    first_fit = len(load.fill(known=False).machines)
+    assert paid(made) == pytest.approx(least(jobs, load, first_fit))
+
+
+@settings(deadline=None)
+@given(loads(most=8, one=True))
+def test_the_least_is_paid_where_all_need_the_same_number_of_cards(load: Load) -> None:
+    """With jobs of unknown work among them, too: what is known of the sum is the least."""
+    made = load.fill().machines
+    jobs = [each for machine in made for each in machine]
+    assert paid(made) == pytest.approx(least(jobs, load, len(jobs)))
+
+
+@settings(deadline=None)
+@given(loads(works=WORKS, most=8))
+def test_in_order_of_length_at_most_twice_the_least_is_paid(load: Load) -> None:
+    """What more jobs than can be tried out get, where the cards alone limit a machine."""
+    load = replace(load, per_launch=load.cards)
+    jobs = [Sized(str(n), n, *each) for n, each in enumerate(load.jobs)]
+    jobs.sort(key=lambda each: -(each.lasts or 0.0))
+    made = packing._first_fit(jobs, load.cards, load.per_launch)
+    assert paid(made) <= 2 * least(jobs, load, len(jobs)) + 1e-9
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(10, 60))
+def test_many_jobs_of_different_cards_keep_the_limits(seed: int, count: int) -> None:
+    draw = random.Random(seed)
+    jobs = tuple((draw.randint(1, 4), draw.uniform(0, 1e20)) for _ in range(count))
+    filling = Load(jobs, 4, 4, count).fill()
+    aboard = [each.job for machine in filling.machines for each in machine]
+    assert len(aboard) == len(set(aboard)) == count
+    assert all(sum(each.cards for each in machine) <= 4 for machine in filling.machines)
+    floor = sum(cards * work / cards for cards, work in jobs) / 4  # every card busy to the end
+    assert floor <= paid(filling.machines) * (1 + 1e-12)
+
+
+def test_equal_work_goes_together() -> None:
+    filling = Load(((1, 9e20), (1, 1e20), (1, 8e20), (1, 2e20)), 2, 2, 2).fill()
+    assert filling.together("j00") == ("j00", "j02") and filling.together("j01") == ("j01", "j03")
+    assert paid(filling.machines) == 11e20, "17e20 in the order of turns"
+    assert filling.spread("j00") == "work left per card 8e+20 to 9e+20 FLOPs"
+
+
+def test_a_job_of_several_cards_shares_its_work_among_them() -> None:
+    """12e20 FLOPs on three cards end with 4e20 on one."""
+    filling = Load(((3, 12e20), (1, 5e20), (3, 15e20), (1, 4e20)), 4, 4, 2).fill()
+    assert filling.together("j00") == ("j00", "j03") and filling.together("j01") == ("j01", "j02")
+    assert paid(filling.machines) == 9e20
+
+
+def test_what_no_order_of_length_finds_is_tried_out() -> None:
+    filling = Load(((2, 0.0), (1, 8.0), (2, 16.0), (3, 9.0), (3, 21.0)), 5, 5, 4).fill()
+    assert paid(filling.machines) == 16.0, "18 in order of length, and of turns"
+
+
+def test_jobs_of_unknown_work_keep_the_order_of_turns() -> None:
+    filling = Load(
+        ((1, None), (1, 1e20), (1, None), (1, 9e20), (1, None), (1, 8e20)), 2, 2, 3
+    ).fill()
+    assert filling.together("j03") == ("j03", "j05")
+    assert filling.together("j01") == ("j00", "j01") and filling.together("j02") == ("j02", "j04")
+    assert filling.spread("j01") == "work left per card 1e+20 to 1e+20 FLOPs, 1 unknown"
+    assert filling.spread("j02") == ""
+
+
+@pytest.mark.parametrize("work", [math.nan, math.inf, -1.0])
+def test_an_amount_of_work_that_can_be_none_is_unknown(work: float) -> None:
+    filling = Load(((1, work), (1, 1.0), (1, 9.0), (1, 9.0)), 2, 2, 2).fill()
+    assert filling.together("j02") == ("j02", "j03") and paid(filling.machines) == 10.0
+
+
+def test_who_comes_after_a_look_is_distributed_too() -> None:
+    filling = Filling(Capacity(2, 9, 60.0, cards=2), 2)
+    filling.take("a", 1, 9.0)
+    filling.take("b", 1, 1.0)
+    assert filling.together("a") == ("a", "b")
+    filling.take("c", 1, 9.0)
+    assert filling.together("a") == ("a", "c") and filling.together("b") == ("b",)
+    assert filling.free == 0 and filling.has_room(1) and not filling.has_room(2)
+
+
+def test_who_has_a_place_keeps_it() -> None:
+    filling = Filling(Capacity(2, 9, 60.0, cards=2), 1)
+    for _ in range(2):
+        filling.take("a", 1)
+    filling.take("b", 1)
+    filling.take("a", 1)
+    assert filling.together("a") == ("a", "b") and not filling.has_room(1)
+
+
+def test_a_machine_that_is_kept_takes_nobody_on() -> None:
+    filling = Filling(Capacity(2, 9, 60.0, cards=2), 2)
+    filling.keep()
+    assert filling.opens(1)
+    filling.take("a", 1)
+    assert filling.has_room(1) and not filling.opens(1)
+    assert not filling.has_room(2) and filling.opens(2)
+    assert filling.free == 0
+    filling.take("b", 1)
+    assert filling.together("a") == ("a", "b") and not filling.has_room(1)
+
+
+# --------------------------------------------------------------------------------- their names
 
 
 def test_a_pack_has_one_name_whatever_a_pack_of_one_has_todays() -> None:

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.dispatch.contract import ALL_KINDS, Capacity
-from tenure.dispatch.decide import AskToYield, JobView, RungView, Snapshot, Wait, decide
+from tenure.dispatch.decide import (
+    AskToYield,
+    BillView,
+    JobView,
+    NoShows,
+    RungView,
+    Snapshot,
+    Wait,
+    decide,
+)
 from tenure.dispatch.decide import Launch as LaunchAction
 from tenure.dispatch.quality import ENOUGH, Leave, Option, Pace, Stay, Usual, judge, usual
 from tenure_protocol.lease.machine import Watched
@@ -101,9 +110,10 @@ def test_between_currencies_the_order_of_the_user_decides_and_no_sum() -> None:
     assert isinstance(verdict(short, earlier=(free,), here=here, others=()), Stay)
 
 
-def test_what_is_free_is_never_left_for_what_is_not() -> None:
-    here = option("own", per_h=0.0)
-    said = verdict(pace(30.0, rung="own"), here=here, others=(option("demand", 1e4, per_h=0.1),))
+@pytest.mark.parametrize("currency", ["usd", "credits"])
+def test_what_is_free_is_never_left_for_what_is_not(currency: str) -> None:
+    here, dear = option("own", per_h=0.0), option("demand", 1e4, per_h=0.1, currency=currency)
+    said = verdict(pace(30.0, rung="own"), here=here, others=(dear,))
     assert isinstance(said, Stay)
 
 
@@ -224,6 +234,32 @@ def test_a_parked_rung_and_one_that_was_left_are_no_alternative() -> None:
     assert isinstance(decided(both, spot=200.0)["j"][0], Wait)
 
 
+@pytest.mark.parametrize(
+    "why",
+    [
+        {"excluded": {"spot": "out of memory there"}},
+        {"no_shows": {"spot": NoShows(1, 5000.0)}},
+    ],
+)
+def test_a_rung_that_the_job_cannot_use_or_that_never_started_it_is_no_alternative(
+    why: dict[str, object],
+) -> None:
+    """A holder on the dear rung would save by going back."""
+    dear = option("demand", per_h=9.0)
+    shown = held(pace=pace(100.0, rung="demand"), options={"spot": option("spot"), "demand": dear})
+    assert decided(shown)["j"][0] == AskToYield("j", "spot")
+    assert isinstance(decided(replace(shown, **why))["j"][0], Wait)  # type: ignore[arg-type]
+
+
+def test_nobody_moves_while_it_is_not_known_what_is_free() -> None:
+    dear = option("demand", per_h=9.0)
+    shown = held(pace=pace(100.0, rung="demand"), options={"spot": option("spot"), "demand": dear})
+    made = decide(
+        Snapshot((shown,), (), rungs(), unseen="the open launches cannot be read yet"), 100.0
+    )
+    assert isinstance(made[-1][0], Wait)
+
+
 def test_who_was_asked_already_or_lost_its_lease_is_not_asked_again() -> None:
     w = held().witness
     assert w
@@ -231,6 +267,8 @@ def test_who_was_asked_already_or_lost_its_lease_is_not_asked_again() -> None:
     assert isinstance(decided(asked)["j"][0], Wait)
     assert isinstance(decided(held(age_s=5000.0))["j"][0], LaunchAction)
     assert isinstance(decided(held(silent="gone"))["j"][0], Wait)
+    full = decided(held(age_s=5000.0), spot=200.0, demand=200.0)
+    assert isinstance(full["j"][0], Wait), "a holder that is gone cannot yield"
 
 
 def test_a_job_without_a_machine_goes_before_one_that_wants_a_better_one() -> None:
@@ -255,8 +293,29 @@ def test_once_it_has_yielded_it_goes_where_it_was_to_go() -> None:
     )
     view = held(witness=w, pace=None, moving_to="demand", left={"spot": 5000.0})
     assert decided(view)["j"][0] == LaunchAction("j", "demand", "none")
+    first = held(witness=w, pace=None, moving_to="demand")
+    assert decided(first)["j"][0] == LaunchAction("j", "demand", "none"), (
+        "it comes before the order"
+    )
     stay = held(witness=w, pace=None, moving_to="demand", left={"spot": 5000.0})
     action, reason = decided(stay, demand=200.0)["j"]
     assert isinstance(action, Wait) and "rung spot was left and is passed over for 4900 s" in reason
     lone = replace(stay, rungs=("spot",))
     assert decided(lone)["j"][0] == LaunchAction("j", "spot", "none"), "there is no other rung"
+
+
+@pytest.mark.parametrize(("tries", "waits"), [(0, True), (3, True), (4, False)])
+def test_a_job_waits_for_its_own_slot_rather_than_going_down_the_ladder(
+    tries: int, waits: bool
+) -> None:
+    """But not for ever: a platform may take its time over the end of a machine."""
+    w = Witness("j", "released", "w", launch=Launch(1, "spot", 60.0), attempt=1, reason="notice")
+    view = held(witness=w, pace=None)
+    bill = BillView("j", 1, "spot", retry_at_s=500.0, tries=tries)
+    made = decide(Snapshot((view,), (bill,), rungs()), 100.0)
+    action, reason = made[-1]
+    assert isinstance(action, Wait) is waits
+    assert reason.endswith("its own slot on rung spot is being freed") is waits
+    others = BillView("k", 1, "spot", tries=0)
+    made = decide(Snapshot((view,), (others,), rungs()), 100.0)
+    assert made[-1][0] == LaunchAction("j", "demand", "none"), "that slot is somebody else's"

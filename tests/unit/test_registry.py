@@ -139,5 +139,5 @@ def test_workers_here_see_the_credentials_of_no_platform(tmp_path: Path) -> None
     (rung,) = registry.build_rungs(settings(tmp_path))
     assert isinstance(rung.runner, Cloud)
     assert rung.runner.site.hidden == {
-        "TENURE_DEPLOY_KEY", "CLOUD_KEY", "CLOUD_TOKEN", "SPARE_KEY",
+        "TENURE_DEPLOY_KEY", "TENURE_NOTIFY", "CLOUD_KEY", "CLOUD_TOKEN", "SPARE_KEY",
     }  # fmt: skip

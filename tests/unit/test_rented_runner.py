@@ -22,6 +22,7 @@ from tenure.dispatch.contract import (
     Closed,
     Job,
     LaunchFailed,
+    NoSlots,
     Pending,
     ProtocolError,
     Quota,
@@ -294,6 +295,30 @@ def test_full_trust_has_the_wall_of_the_configuration_and_a_warning(
     assert ["it is short" in r.getMessage() for r in caplog.records] == [True]
 
 
+@pytest.mark.parametrize(
+    ("walls_s", "session_s"),
+    [((1800.0,), 1800.0), ((None,), HOUR_S), ((7200.0,), HOUR_S), ((None, 2000.0, 900.0), 900.0)],
+)
+def test_what_is_left_of_a_quota_is_a_wall_too(
+    make: Make, walls_s: Sequence[float | None], session_s: float
+) -> None:
+    jobs = [Job(f"j{n}", "train", 1, NAME, "s3://b", wall_s=s) for n, s in enumerate(walls_s)]
+    make(cards=4, session_s=HOUR_S).launch(jobs)
+    assert packet()["session_s"] == session_s
+
+
+@pytest.mark.parametrize("wall_s", [0.0, 119.0])
+def test_a_quota_that_is_nearly_gone_rents_nothing(make: Make, wall_s: float) -> None:
+    with pytest.raises(NoSlots, match=f"the quota ends {wall_s:.0f} s after the launch"):
+        make().launch([Job("j", "train", 1, NAME, "s3://b", wall_s=wall_s)])
+    assert not ListPlatform.machines
+
+
+def test_how_long_a_launch_lives_is_known_before_it_is_made(make: Make) -> None:
+    config = {"card": "cpu", "session_s": HOUR_S}
+    assert type(make()).capacity(config).wall_s == HOUR_S
+
+
 def test_credentials_that_only_serve_a_claim_are_refused(make: Make) -> None:
     with pytest.raises(Rejected, match=r"shorten claim_window_s.*docs/credentials\.md"):
         make(lasts_s=HOUR_S, claim_window_s=3550.0).launch([job()])
@@ -405,6 +430,34 @@ def test_nothing_that_a_platform_raises_gets_out(
     ListPlatform.fails.clear()
     ListPlatform.fails["quota"] = failure
     assert words in wrong(make())["what is left of the quota is told"]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (Quota(-3.0, 30.0), "-3 of 30 h are said to be used, which cannot be"),
+        (Quota(float("nan"), 30.0), "nan of 30 h are said to be used, which cannot be"),
+        (Quota(33.0, 30.0), "33 of 30 h are said to be used: nothing counts as left"),
+        (Quota(3.0, 30.0, 0.0), "its renewal is said to be"),
+    ],
+)
+def test_a_quota_that_cannot_be_says_so_and_what_to_do(make: Make, told: Quota, words: str) -> None:
+    ListPlatform.left = told
+    said = wrong(make())["what is left of the quota can be believed"]
+    assert (
+        said
+        and said.startswith(words)
+        and said.endswith(
+            "; look at the account's own page, and use another rung until it is mended"
+        )
+    )
+
+
+def test_a_balance_is_told_in_its_currency(make: Make) -> None:
+    ListPlatform.left = Quota(0.0, 12.5, None, "usd")
+    assert ("12.50 usd of the balance are left", None) in make().examine()
+    ListPlatform.left = Quota(0.0, 0.0, None, "usd")
+    assert wrong(make())["0.00 usd of the balance are left"]
 
 
 def test_a_quota_that_is_used_up_says_what_to_do(make: Make) -> None:

@@ -26,6 +26,7 @@ from tenure_worker.exits import EXIT_CODES, Stopped
 from tenure_worker.experiment import Experiment
 from tenure_worker.gang import Follower, Gang, follow, lead, note_exit
 from tenure_worker.tenure import Tenure
+from tenure_worker.wall import Wall
 
 _DATA_IS_HERE = "data"  # what rank 0 tells the other ranks
 _TABLE = "\n".join(f"  {number:3d}  {words}" for number, words in EXIT_CODES.items())
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     if not is_key(keys.job(options.job)):
         parser.error(f"{options.job!r} is no job id")
     try:
-        watch = Watch(Caps.of(env), SYSTEM)
+        watch, wall = Watch(Caps.of(env), SYSTEM), Wall.of(env, SYSTEM)
     except ValueError as error:
         parser.error(str(error))
     watch.start()
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         with _exit_code_survives_sigterm():
             store = patiently(lambda: open_store(options.store))
             here = Path(options.code) if options.code else None
-            return note_exit(work(store, options.job, options.launch, here, watch))
+            return note_exit(work(store, options.job, options.launch, here, watch, wall))
     except StoreUnusable as error:
         print(f"tenure: {error}", file=sys.stderr)
         return note_exit(exits.USAGE)
@@ -91,7 +92,12 @@ def _exit_code_survives_sigterm() -> Iterator[None]:
 
 
 def work(
-    store: Store, job: str, launch: int, code_path: Path | None, watch: Watch | None = None
+    store: Store,
+    job: str,
+    launch: int,
+    code_path: Path | None,
+    watch: Watch | None = None,
+    wall: Wall | None = None,
 ) -> int:
     """Prepare the environment, claim and run. Raises :class:`Stopped`.
 
@@ -122,6 +128,8 @@ def work(
         with claim(spec.id, store, launch, measured=measured) as tenure:
             if watch is not None:
                 watch.holds(tenure)
+            if wall is not None:
+                wall.guards(tenure)
             with _Tee(tenure):
                 experiment = _experiment(spec, store, tenure)
                 _same_data(spec, experiment)

@@ -33,7 +33,7 @@ from typing import IO
 
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.fingerprint import THREAD_VARIABLES
-from tenure_worker import exits, links
+from tenure_worker import exits, links, wall
 
 GRACE_S = 25.0  # between SIGTERM and SIGKILL: a last milestone and its pointer
 LINK_S = 120.0  # for one link to open
@@ -350,6 +350,8 @@ class Machine:
             "TENURE_CARD": self._packet.card,
             "TENURE_HOME": str(self._folder.parents[1]),
         }
+        if self._wall_s < inf:
+            found[wall.VARIABLE] = f"{self._wall_s:.3f}"  # else they would hear of it by SIGTERM
         if visible is not None:
             found["CUDA_VISIBLE_DEVICES"] = visible
         if self._refusal:
