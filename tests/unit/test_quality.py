@@ -319,3 +319,22 @@ def test_a_job_waits_for_its_own_slot_rather_than_going_down_the_ladder(
     others = BillView("k", 1, "spot", tries=0)
     made = decide(Snapshot((view,), (others,), rungs()), 100.0)
     assert made[-1][0] == LaunchAction("j", "demand", "none"), "that slot is somebody else's"
+
+
+def test_a_machine_on_which_somebody_lives_is_not_waited_for() -> None:
+    w = Witness("j", "released", "w", launch=Launch(1, "spot", 60.0), attempt=1, reason="notice")
+    mate = held(job="k", pace=None)
+    bills = (
+        BillView("j", 1, "spot", machine="m", beside=(("k", 1),)),
+        BillView("k", 1, "spot", machine="m", beside=(("j", 1),)),
+    )
+    view = held(witness=w, pace=None)
+    made = {a.job: a for a, _ in decide(Snapshot((view, mate), bills, rungs()), 100.0)}
+    assert made["j"] == LaunchAction("j", "demand", "none")
+
+
+def test_one_free_place_is_not_given_to_two_that_move() -> None:
+    """Both are slow, their own rung is parked, and the other one has a single slot."""
+    made = decided(held(), held(job="k", order=1), spot=200.0)
+    assert made["j"][0] == AskToYield("j", "demand")
+    assert isinstance(made["k"][0], Wait)
