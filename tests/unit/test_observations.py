@@ -214,6 +214,28 @@ def test_a_slow_machine_is_left_and_the_job_goes_on_elsewhere(clock: FakeClock) 
     assert pool.dispatcher.world.jobs[pool.specs[0].id].moving_to == "", "it has arrived"
 
 
+def test_a_rung_that_was_left_is_passed_over_for_a_while(clock: FakeClock) -> None:
+    """Else a job that is lost on its new rung would go back to the slow host it came from."""
+    pool = Pool(clock)
+    workers = pool.started()
+    pool.dispatcher._parked["spot"].until_s = 1e9
+    tick = trained(pool, workers)
+    job = pool.specs[0].id
+    assert pool.decided(tick)[0] == decide.AskToYield(job, "demand")
+    w = read_witness(pool.store, keys.witness_of(pool.specs[0])).witness
+    assert w and isinstance(workers[0].lease.write(Hold(w.holder, 1, SILENCE_S)), Confirmed)  # type: ignore[arg-type]
+    workers[0].release()
+    pool.tick()
+    pool.dispatcher._parked["spot"].until_s = 0.0
+    moved = Worker(pool, pool.specs[0], 2, H100)
+    pool.tick()
+    moved.release()
+    for _ in range(3):
+        _, reason = pool.decided(pool.tick(30.0))
+    w = read_witness(pool.store, keys.witness_of(pool.specs[0])).witness
+    assert w and w.launch and (w.launch.number, w.launch.runner) == (3, "dear"), reason
+
+
 def test_without_moves_nobody_is_asked(clock: FakeClock) -> None:
     pool = Pool(clock)
     pool.dispatcher = pool.another(moves=False)
@@ -329,6 +351,65 @@ def test_a_silent_store_costs_nothing_but_time(clock: FakeClock) -> None:
     pool.tick(61.0)
     pool.dispatcher.observatory.write(at_once=True)
     assert len(pool.stored()) == 1
+
+
+def reads_of(store: FaultyStore) -> list[str]:
+    """The manifests that were read, and the list is emptied."""
+    found = [key for call, key in store.calls if call == "read" and key.endswith("manifest.json")]
+    store.calls.clear()
+    return found
+
+
+def test_manifests_are_read_once_a_minute_and_so_many_a_round(clock: FakeClock) -> None:
+    """Jobs with a milestone every few seconds must not turn a round into a thousand reads."""
+    store = FaultyStore(clock)
+    pool = Pool(clock, 40, store)
+    pool.dispatcher = pool.another(slots=40)
+    workers = pool.started()
+    for worker in workers:
+        worker.train(1, 0.0, slept=True)
+    store.calls.clear()
+    pool.tick()
+    first = reads_of(store)
+    assert len(first) == 32
+    pool.tick()
+    assert len(reads_of(store)) == 8, "who was not read comes next"
+    for _ in range(3):
+        for worker in workers:
+            worker.train(1, 0.0, slept=True)
+        store.calls.clear()
+        pool.tick(10.0)
+        assert reads_of(store) == []
+    pool.tick(60.0)
+    assert set(reads_of(store)) and len(first) == 32
+
+
+def test_an_attempt_is_judged_by_its_own_milestones_alone(clock: FakeClock) -> None:
+    """A launch whose platform starts it anew has had a manifest, of the attempt before."""
+    pool = Pool(clock, 1)
+    (worker,) = pool.started()
+    worker.train(100, 2.0)
+    pool.tick()
+    assert pool.dispatcher.observatory.pace(pool.specs[0].id)
+    clock.sleep(2 * SILENCE_S)
+    track = pool.dispatcher.observatory._tracks[pool.specs[0].id]
+    track.attempt = 2  # as after a claim by the same launch
+    assert pool.dispatcher.observatory.pace(pool.specs[0].id) is None
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "backtest"])
+def test_jobs_of_one_milestone_show_no_speed(clock: FakeClock, kind: str) -> None:
+    pool = Pool(clock, 1)
+    pool.specs = [replace(pool.specs[0], kind=kind)]  # type: ignore[arg-type]
+    enlist(pool.store, "p", "e", pool.specs, {"rungs": ["spot"], "priority": 0}, clock)
+    pool.dispatcher = pool.another()
+    (worker,) = pool.started()
+    worker.train(100, 2.0)
+    worker.finish()
+    pool.tick()
+    pool.dispatcher.observatory.write(at_once=True)
+    row = pool.stored()[pool.specs[0].id]
+    assert (row.end, row.done, row.busy_s) == ("finished", 0.0, 0.0)
 
 
 rows_of = st.builds(

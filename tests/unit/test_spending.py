@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tenure.dispatch import decide
-from tenure.dispatch.contract import Closed
+from tenure.dispatch.contract import Bounded, Closed
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.plan.enlist import enlist
@@ -136,12 +136,29 @@ def test_a_bill_that_is_being_settled_is_never_taken_for_unspent(clock: FakeCloc
     purse = Purse(clock, {"usd": 2.0})
     purse.dispatcher.tick()
     lease = purse.claim()
-    clock.sleep(HOUR)
+    clock.sleep(HOUR - 10.0)
+    purse.dispatcher.tick()  # reads the ledger, which is empty, and not again for a minute
+    clock.sleep(10.0)
     assert isinstance(lease.write(Release(lease.holder, 1, 10, "notice")), Confirmed)
     for _ in range(4):
         purse.dispatcher.tick()
         clock.sleep(1.0)
     assert purse.phase() == "cancelled" and len(purse.runner.launched) == 2
+
+
+def test_a_bound_that_is_in_the_ledger_is_not_counted_a_second_time(clock: FakeClock) -> None:
+    """The platform ends the machine in an hour: 4 usd at most, and the bill stays open."""
+    purse = Purse(clock, {"usd": 7.0})
+    purse.dispatcher.tick()
+    leases = [purse.claim(number) for number in range(2)]
+    clock.sleep(HOUR)
+    ends = Bounded(clock.wall_s() + HOUR, "it ends by itself")
+    purse.runner.settlements = [ends] * 9
+    assert isinstance(leases[0].write(Release(leases[0].holder, 1, 10, "notice")), Confirmed)
+    purse.dispatcher.tick()
+    clock.sleep(61.0)
+    purse.dispatcher.tick()
+    assert purse.asked(1) is None, "4 of the bound and 2 of the other machine are less than 7"
 
 
 def test_a_ledger_that_cannot_be_read_launches_nothing_new_on_what_was_known_as_spent(
