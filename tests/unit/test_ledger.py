@@ -31,8 +31,8 @@ from tenure.plan.enlist import enlist
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.keys import part
 from tenure_protocol.lease.client import Lease, acquire
+from tenure_protocol.lease.keys import part
 from tenure_protocol.lease.machine import Finish, Release
 from tenure_protocol.records import Aboard, Intent, JobSpec, LaunchReceipt, LedgerEntry, load
 from tenure_protocol.store.api import Store
