@@ -8,6 +8,7 @@ from assets import verdicts
 from assets.chain import Done
 from assets.curves import equity_picture
 from assets.facts import Cell, Facts, Table, jobs, point_words
+from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
 from assets.metrics import metrics
 from assets.stage import Context
@@ -23,6 +24,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "equity_curve": equity_picture(context, done),
         "points": Table([_point(record) for record in records]),
         **jobs(done),
+        **launches(context, done),
     }
 
 

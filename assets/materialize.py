@@ -24,6 +24,8 @@ from tenure_protocol.store.api import StoreSilent, StoreUnusable
 GROUP = "research_to_deploy"
 EXIT_CODE = "exit_code"  # metadata of a failure: what `tenure run` would end with
 SUMMARY = "summary"
+#: Of thousands of jobs one ends in every round: what became of them is told together, so often at most.
+REPORT_EVERY_S = 10.0
 
 experiments = dg.DynamicPartitionsDefinition(name="experiments")
 
@@ -135,16 +137,21 @@ def _type(values: Sequence[object]) -> str:
 
 
 def _reporting(ours: Context, context: dg.AssetExecutionContext) -> Context:
-    """Where nobody else listens, the run's own log tells whenever the numbers change."""
+    """Where nobody else listens, the run's own log tells when the numbers have changed.
+
+    What happened to many jobs is one line, and there is a line in :data:`REPORT_EVERY_S` at most; the
+    end of the stage is told at once.
+    """
     if ours.report is not None:
         return ours
-    told = ""
+    told, again_s = "", ours.clock.monotonic_s()
 
     def report(stage: str, jobs: list[str], tick: Tick) -> None:
-        nonlocal told
-        words = count(ours.dispatcher, jobs).words()
-        if words != told:
-            told = words
+        nonlocal told, again_s
+        found, now_s = count(ours.dispatcher, jobs), ours.clock.monotonic_s()
+        words, over = found.words(), found.finished + found.ended == found.jobs
+        if words != told and (over or now_s >= again_s):
+            told, again_s = words, now_s + REPORT_EVERY_S
             waiting = first_open(ours.dispatcher, jobs)
             reason = f"; {waiting}: {tick.reason(waiting)}" if waiting else ""
             context.log.info(f"{stage}: {words}{reason}")

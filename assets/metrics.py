@@ -7,6 +7,7 @@ import dagster as dg
 
 from assets.chain import Done
 from assets.facts import Cell, Facts, Table, jobs, point_words
+from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
 from assets.stage import Context
 from assets.training import training
@@ -27,6 +28,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "metrics": Table(rows),
         "points": Table([_judgement(record) for record in records]),
         **jobs(done),
+        **launches(context, done),
     }
 
 

@@ -7,6 +7,7 @@ import dagster as dg
 from assets.chain import Done
 from assets.curves import equity_picture
 from assets.facts import Facts, jobs, member_table, verdict_table
+from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
 from assets.seed_spread import seed_spread
 from assets.stage import Context
@@ -33,6 +34,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "verdicts": verdict_table(verdicts),
         "members": member_table(record),
         **jobs(done),
+        **launches(context, done),
     }
 
 

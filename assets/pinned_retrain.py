@@ -8,6 +8,7 @@ from assets.backtest import backtest
 from assets.chain import Done
 from assets.curves import loss_picture
 from assets.facts import Cell, Facts, Table, Tree, jobs, point_words
+from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
 from assets.stage import Context
 from tenure_protocol.codec import canonical
@@ -34,6 +35,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "fingerprint": Table(environment_rows(requires, done[0].manifest.fingerprint)),
         "environments_measured": len(measured),
         **jobs(done),
+        **launches(context, done),
     }
 
 

@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.chain import Done
 from assets.facts import Facts, jobs, member_table, verdict_table
+from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
 from assets.pinned_retrain import pinned_retrain
 from assets.stage import Context
@@ -24,6 +25,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "parent_seeds": member_table(chain.promoted()),
         "retrain_seeds": member_table(chain.retrained(with_backtests=False)),
         **jobs(done),
+        **launches(context, done),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote
 
-from tenure.dispatch.decide import Action, Launch
+from tenure.dispatch.decide import Action, AskToYield, Launch, TakeAway
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure_protocol.clock import SYSTEM
 
@@ -13,13 +13,20 @@ _START = "`tenure dispatch` or `tenure run PLAN` starts one"
 
 
 def wish(action: Action, reason: str) -> str:
-    """A decision of a look, which launches nothing: what the next round of a dispatcher would do.
+    """A decision of a look, which changes nothing: what the next round of a dispatcher would do.
 
     >>> wish(Launch("j", "local", "none"), "nobody has run it yet")
     'a dispatcher would launch it next on rung local: nobody has run it yet'
+    >>> wish(AskToYield("j", "demand"), "its speed is 0.31 of the usual")
+    'a dispatcher would ask it to yield and go on on rung demand: its speed is 0.31 of the usual'
     """
     if isinstance(action, Launch):
         return f"a dispatcher would launch it next on rung {action.rung}: {reason}"
+    if isinstance(action, AskToYield):
+        where = f" and go on on rung {action.rung}" if action.rung else ""
+        return f"a dispatcher would ask it to yield{where}: {reason}"
+    if isinstance(action, TakeAway):
+        return f"a dispatcher would take it from its holder: {reason}"
     return reason
 
 

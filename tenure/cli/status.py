@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
@@ -15,6 +15,8 @@ from tenure.cli import outlook, screen
 from tenure.cli.workplace import Config, Json, Workplace, jobs_of_plan, known_jobs, open_workplace
 from tenure.dispatch.decide import JobView
 from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.quality import Pace
+from tenure.dispatch.quota import span
 from tenure.dispatch.registry import build_dispatcher
 from tenure.errors import StoreOutOfReach
 from tenure_protocol.clock import SYSTEM
@@ -27,7 +29,7 @@ from tenure_protocol.store.api import StoreSilent
 from tenure_worker.claim import read_spec
 
 _EVERY_S = 2.0
-_COLUMNS = ("job", "experiment", "stage", "phase", "attempt", "rung", "step", "reason")
+_COLUMNS = ("job", "experiment", "stage", "phase", "attempt", "rung", "step", "eta", "reason")
 _LEAST_SHOWN = 8  # characters of an id
 
 STOPPED = "stopped"  # by a corrupt object, which the reason names
@@ -47,9 +49,41 @@ class Row:
     launch: int
     rung: str | None
     step: int | None  # of the stored pointer
-    eta_s: float | None
+    eta_s: float | None  # from its last milestone on; None: its length or its speed is not known
     reason: str
     exit_code: int | None = None  # of the last attempt, where it ended
+    steps_total: int | None = None  # that the job takes, where its experiment told it
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the attempt that holds a job is, by its newest manifest that was read."""
+
+    steps_total: int | None = None
+    eta_s: float | None = None
+
+    @classmethod
+    def of(cls, pace: Pace, step: int) -> Progress:
+        """What ``pace`` says, whose manifest is of ``step``. Where the length is a guess, nothing.
+
+        >>> pace = Pace("spot", "FLOPs of bf16", 4e12, 20.0, 30.0, 5.0, 40, 6e12)
+        >>> Progress.of(pace, 100)
+        Progress(steps_total=160, eta_s=37.5)
+        >>> Progress.of(replace(pace, guessed=True), 100)
+        Progress(steps_total=None, eta_s=None)
+        """
+        if pace.guessed or pace.done <= 0:
+            return cls()
+        return cls(step + round(pace.left * pace.steps / pace.done), left_s(pace))
+
+
+def left_s(pace: Pace) -> float | None:
+    """Seconds that what is left takes at the pace shown; ``None`` where nothing was measured.
+
+    >>> left_s(Pace("spot", "FLOPs of bf16", 4e12, 20.0, 30.0, 5.0, 40, 6e12))
+    37.5
+    """
+    return pace.left / (pace.per_s * pace.share) if pace.per_s > 0 else None
 
 
 class Overview:
@@ -60,6 +94,7 @@ class Overview:
         self._dispatcher: Dispatcher = build_dispatcher(place.settings, place.store)
         self._stages: dict[str, str] = {}
         self._rungs: dict[tuple[str, int], str | None] = {}
+        self._progress: dict[str, tuple[int, Pace, Progress]] = {}  # by job: attempt, its pace
         self.hints: list[str] = []  # of the last look: why nothing may happen to what waits
 
     def look(self, only: set[str] | None = None) -> tuple[list[Row], dict[str, str]]:
@@ -99,7 +134,27 @@ class Overview:
             phase = UNKNOWN
         elif view.witness and view.witness.phase in FINAL:
             reason = _last_words(view.witness)
-        return self._made(view.job, view.experiment, stage, phase, view.witness, reason)
+        row = self._made(view.job, view.experiment, stage, phase, view.witness, reason)
+        found = self._progress_of(view) if phase == "held" else Progress()
+        return replace(row, steps_total=found.steps_total, eta_s=found.eta_s)
+
+    def _progress_of(self, view: JobView) -> Progress:
+        """From what the dispatcher's look has read anyway: this costs the store nothing.
+
+        A pace is new at the very look that read its manifest, which is that of the pointer seen by it.
+        Later the pointer may have moved on: what was made of the pace stands until the next one.
+        """
+        w, pace = view.witness, self._dispatcher.observatory.pace(view.job)
+        if w is None or w.pointer is None or pace is None:
+            return Progress()
+        old = self._progress.get(view.job)
+        if (
+            old is None
+            or old[0] != w.attempt
+            or (old[1].steps, old[1].left) != (pace.steps, pace.left)
+        ):
+            old = self._progress[view.job] = w.attempt, pace, Progress.of(pace, w.pointer.step)
+        return old[2]
 
     def _made(
         self,
@@ -120,7 +175,7 @@ class Overview:
             launch=launch,
             rung=self._rung(job, launch),
             step=w.pointer.step if w and w.pointer else None,
-            eta_s=None,  # nobody knows yet how many steps a training takes
+            eta_s=None,
             reason=reason,
             exit_code=w.exit_code if w else None,
         )
@@ -257,11 +312,18 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
             row.phase,
             str(row.attempt),
             row.rung or "-",
-            "-" if row.step is None else str(row.step),
+            _steps(row),
+            "-" if row.eta_s is None else span(row.eta_s),
             row.reason,
         ]
         for row in rows
     ]
+
+
+def _steps(row: Row) -> str:
+    if row.step is None:
+        return "-"
+    return f"{row.step} of {row.steps_total}" if row.steps_total else str(row.step)
 
 
 def _shown_chars(jobs: Sequence[str]) -> int:

@@ -1,46 +1,62 @@
-"""``tenure why``: the last decision about a job, with its numbers, and what is waited for now."""
+"""``tenure why``: the last decision about a job, what it was made from, and what became of its launches."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 
 import typer
 
 from tenure.cli import outlook, screen
-from tenure.cli.status import STOPPED, UNKNOWN, phase_of
+from tenure.cli.grounds import Grounds, look, numbers_of
+from tenure.cli.status import STOPPED, UNKNOWN
 from tenure.cli.workplace import Config, JobName, Json, Workplace, find_job, open_workplace
-from tenure.dispatch.decide import Cancel, JobView, Launch, ReleaseBill, Wait
+from tenure.dispatch.decide import (
+    Action,
+    AskToYield,
+    Cancel,
+    JobView,
+    Launch,
+    ReleaseBill,
+    TakeAway,
+    Wait,
+)
+from tenure.dispatch.history import History, LaunchRow, launch_rows
+from tenure.dispatch.history import read_history as read_history
 from tenure.dispatch.loop import Tick
+from tenure.dispatch.quota import span
 from tenure.dispatch.registry import build_dispatcher
+from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import fruitless, read_witness
-from tenure_protocol.records import FINAL, Intent, Refusal, SettlementRecord, Witness, load
-from tenure_protocol.store.api import Missing, Store, StoreSilent
+from tenure_protocol.lease.client import read_witness
+from tenure_protocol.records import FINAL, Witness
+from tenure_protocol.store.api import Store, StoreSilent
 from tenure_worker.exits import EXIT_CODES
 
-_WORDS = {Launch: "launch", Cancel: "cancel", Wait: "wait"}
-
-
-@dataclass
-class History:
-    """What the store keeps of a job's launches, oldest first; ``troubles`` are unreadable keys."""
-
-    intents: list[Intent] = field(default_factory=list)
-    settlements: dict[int, SettlementRecord] = field(default_factory=dict)  # newest, by launch
-    refusals: list[Refusal] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+_WORDS: Mapping[type[Action], str] = {
+    Launch: "launch",
+    Cancel: "cancel",
+    AskToYield: "yield",
+    TakeAway: "revoke",
+    Wait: "wait",
+}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The JSON of INTERFACES. ``reason`` may have several lines."""
+    """The JSON of INTERFACES, and the launches. ``reason`` may have several lines."""
 
     job: str
     action: str
     reason: str
     numbers: dict[str, object]
+    history: tuple[LaunchRow, ...] = ()
+
+    def json(self) -> str:
+        """As scripts read it."""
+        return json.dumps({**vars(self), "history": [asdict(row) for row in self.history]})
 
 
 def why(job: JobName, as_json: Json = False, config: Config = None) -> None:
@@ -49,23 +65,28 @@ def why(job: JobName, as_json: Json = False, config: Config = None) -> None:
     with screen.working("reading the job"):
         answer = explain(place, find_job(place, job))
     if as_json:
-        typer.echo(json.dumps(vars(answer)))
+        typer.echo(answer.json())
         return
     typer.echo(screen.plain(f"{answer.job}: {answer.action}"))
     for line in answer.reason.splitlines():
         typer.echo(screen.plain(f"  {line}"))
-    for name, value in answer.numbers.items():
-        typer.echo(screen.plain(f"    {name} = {value}"))
+    for name, value in _flat(answer.numbers):
+        shown = f"{value:.6g}" if isinstance(value, float) else value
+        typer.echo(screen.plain(f"    {name} = {shown}"))
+    for row in answer.history:
+        typer.echo(screen.plain(f"  {story(row)}"))
 
 
 def explain(place: Workplace, job: str) -> Answer:
     """Look without acting. Raises StoreSilent where nothing at all is answered."""
     dispatcher = build_dispatcher(place.settings, place.store)
-    tick = dispatcher.look()
+    tick = look(dispatcher, job, SYSTEM)
     view = next((v for v in dispatcher.snapshot().jobs if v.job == job), None)
     if view is None:
         return _of_local(place.store, job)
     history = read_history(place.store, job)
+    rung = _rung(tick, view, history)
+    grounds = Grounds.of(place.store, dispatcher, view, history, rung, SYSTEM)
     action, now = _decided(tick, view, history)
     hints = [outlook.no_room(place.store.url)]
     if action == "launch" and any(
@@ -73,32 +94,38 @@ def explain(place: Workplace, job: str) -> Answer:
     ):
         hints.append(outlook.no_dispatcher(dispatcher, tick))
     reason = "\n".join([*now, *(hint for hint in hints if hint), *_history_lines(history)])
-    return Answer(job, action, reason, _numbers(view, history))
+    rows = launch_rows(history, grounds.entries, grounds.observed, view.witness)
+    return Answer(job, action, reason, numbers_of(dispatcher, view, grounds), tuple(rows))
 
 
-def read_history(store: Store, job: str) -> History:
-    """Intents, newest settlements and refusals. Raises StoreSilent."""
-    history = History()
-    launches = f"jobs/{job}/launches/"
-    rows = [*store.list(launches), *store.list(keys.refusals(job))]
-    for row in sorted(rows, key=lambda row: row.key):
-        body = store.read(row.key)
-        if isinstance(body, Missing):
-            continue
-        name = row.key.rpartition("/")[2]
-        try:
-            if row.key.startswith(keys.refusals(job)):
-                history.refusals.append(load(Refusal, body.body, row.key))
-            elif name == "intent.json":
-                history.intents.append(load(Intent, body.body, row.key))
-            elif name.startswith("settlement-"):
-                record = load(SettlementRecord, body.body, row.key)
-                old = history.settlements.get(record.launch)
-                if old is None or record.at_s >= old.at_s:
-                    history.settlements[record.launch] = record
-        except Corrupt as error:
-            history.troubles.append(str(error))
-    return history
+def _rung(tick: Tick, view: JobView, history: History) -> str:
+    """Where a job would be launched next; else where it is, or was last; else where it may begin."""
+    wanted = [a.rung for a, _ in tick.decisions if isinstance(a, Launch) and a.job == view.job]
+    made = [intent.rung for intent in history.intents if intent.rung]
+    return next(iter([*wanted, *made[::-1], *view.rungs]), "")
+
+
+def story(row: LaunchRow) -> str:
+    """One launch in a line: where and why, how it ended, and what it cost."""
+    why = f"launch {row.launch} on rung {row.rung} by {row.by}: {row.reason}"
+    end = f"it is {row.end}" if row.end == "running" else row.end or "how it ended was not observed"
+    cost = "no cost is noted"
+    if row.amount is not None and row.paid_s is not None:
+        cost = f"{row.amount:.4f} {row.currency} for {span(row.paid_s)} of its machine"
+    return f"{why}; {end}; its bill is {row.bill}, {cost}"
+
+
+def _flat(numbers: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+    """Numbers within numbers on lines of their own.
+
+    >>> list(_flat({"left": 2.0, "budget": {"usd": {"amount": 5.0}}}))
+    [('left', 2.0), ('budget.usd.amount', 5.0)]
+    """
+    for name, value in numbers.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{name}.")
+        else:
+            yield path + name, value
 
 
 def _decided(tick: Tick, view: JobView, history: History) -> tuple[str, list[str]]:
@@ -136,38 +163,13 @@ def _ending(w: Witness) -> list[str]:
 
 
 def _history_lines(history: History) -> list[str]:
+    """Refusals and bills, as the reason has always told them."""
     refused = [f"launch {each.launch} was refused: {each.reason}" for each in history.refusals]
     bills = [
         f"the bill of launch {each.launch} is {each.outcome}: {each.reason}"
         for _, each in sorted(history.settlements.items())
     ]
     return [*refused, *bills, *history.troubles]
-
-
-def _numbers(view: JobView, history: History) -> dict[str, object]:
-    """Numbers with their unit in the key; what is not known is left out."""
-    w = view.witness
-    closed = {n for n, each in history.settlements.items() if each.outcome == "closed"}
-    numbers: dict[str, object] = {
-        "launches": len(history.intents),
-        "open_bills": len({intent.launch for intent in history.intents} - closed),
-        "refusals": len(history.refusals),
-        "rejections": view.rejections or None,
-    }
-    if w:
-        numbers |= {
-            "phase": phase_of(w, view.age_s, view.watched),
-            "launch": w.launched,
-            "attempt": w.attempt,
-            "attempts_without_a_milestone": fruitless(w),
-            "step": w.pointer.step if w.pointer else None,
-            "age_s": round(view.age_s, 1),
-            "silence_s": round(w.silence_allowed_s, 1) if w.phase == "held" else None,
-            "window_s": w.launch.window_s if w.launch and w.phase == "expected" else None,
-            "barrier": w.barrier or None,
-            "exit_code": w.exit_code,
-        }
-    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def _of_local(store: Store, job: str) -> Answer:

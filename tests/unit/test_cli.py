@@ -54,7 +54,7 @@ ROOT = Path(__file__).parents[2]
 TERMS: dict[str, object] = {"rungs": ["local"], "priority": 0}
 STATUS_FIELDS = [
     "job", "experiment", "stage", "phase", "attempt", "launch", "rung", "step", "eta_s", "reason",
-    "exit_code",
+    "exit_code", "steps_total",
 ]  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def test_status_tells_every_phase(tenure: Run, shop: Shop) -> None:
     assert rows[3] | {"reason": ""} == {
         "job": jobs[3].id, "experiment": "first", "stage": "training", "phase": "held",
         "attempt": 1, "launch": 1, "rung": "local", "step": 100, "eta_s": None, "reason": "",
-        "exit_code": None,
+        "exit_code": None, "steps_total": None,
     }  # fmt: skip
     assert rows[0]["step"] is None and "nobody has run it yet" in rows[0]["reason"]
     assert rows[6]["reason"] == "cancelled by somebody: of no use"
@@ -434,7 +434,7 @@ def test_a_silent_store_is_out_of_reach(
 def test_why_a_job_waits_for_its_first_launch(tenure: Run, shop: Shop) -> None:
     shop.enlist(spec())
     found = tenure("why", spec().id, "--json").json
-    assert list(found) == ["job", "action", "reason", "numbers"]
+    assert list(found) == ["job", "action", "reason", "numbers", "history"]
     assert found["action"] == "launch" and "nobody has run it yet" in str(found["reason"])
 
 

@@ -1,0 +1,244 @@
+"""What a decision about one job is made from, as numbers with their units in the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from tenure.cli.status import Progress, left_s, phase_of
+from tenure.dispatch import ledger
+from tenure.dispatch.decide import JobView
+from tenure.dispatch.history import History, read_entries, read_observations, running_costs
+from tenure.dispatch.loop import Dispatcher, Tick
+from tenure.dispatch.observations import Place
+from tenure.dispatch.quality import Pace, Usual
+from tenure.dispatch.quota import Left
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt
+from tenure_protocol.lease import keys
+from tenure_protocol.lease.client import fruitless
+from tenure_protocol.records import FINAL, LedgerEntry, Manifest, Observation, Witness, load
+from tenure_protocol.store.api import Missing, Store
+
+#: For the platforms that are asked what is left of a quota: what one does not tell by then is not known.
+_QUOTA_WAIT_S = 5.0
+_LOOK_EVERY_S = 0.25
+
+Numbers = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What was read of one job beside the dispatcher's look."""
+
+    history: History
+    rung: str  # where it is, was last, or would be launched next; '' where its plan names none
+    entries: Sequence[LedgerEntry] = ()  # its settled launches
+    observed: Mapping[Place, Sequence[Observation]] = field(default_factory=dict)
+    running: Mapping[str, float] = field(default_factory=dict)  # by currency: of open launches
+    manifest: Manifest | None = None  # of its pointer
+    budget: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by currency
+    quota: Mapping[str, Left] = field(default_factory=dict)  # by rung
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        dispatcher: Dispatcher,
+        view: JobView,
+        history: History,
+        rung: str,
+        clock: Clock,
+    ) -> Grounds:
+        """Read them. Raises StoreSilent."""
+        entries, troubles = read_entries(store, [view.job])
+        history.troubles.extend(troubles)
+        running: dict[str, float] = {}
+        for each in running_costs(history, entries, dispatcher.rungs, clock.wall_s()):
+            running[each.currency] = running.get(each.currency, 0.0) + each.amount
+        return cls(
+            history,
+            rung,
+            entries,
+            read_observations(store, dispatcher.observatory.rows()),
+            running,
+            _manifest(store, view, history),
+            _budget(store, dispatcher, view.plan, clock),
+            _quota(dispatcher, view),
+        )
+
+
+def _over(view: JobView) -> bool:
+    """Whether nothing is decided about it any more."""
+    return view.witness is not None and view.witness.phase in FINAL
+
+
+def _manifest(store: Store, view: JobView, history: History) -> Manifest | None:
+    w = view.witness
+    if w is None or w.pointer is None:
+        return None
+    key = keys.manifest(view.job, w.pointer)
+    found = store.read(key)
+    try:
+        return None if isinstance(found, Missing) else load(Manifest, found.body, key)
+    except Corrupt as error:
+        history.troubles.append(str(error))
+        return None
+
+
+def _budget(
+    store: Store, dispatcher: Dispatcher, plan: str, clock: Clock
+) -> dict[str, dict[str, float]]:
+    """Amount, settled and running sums of a plan's budget, as the dispatcher counts them."""
+    world = dispatcher.world
+    budget = world.budgets.get(plan)
+    if not budget:
+        return {}
+    jobs = {memory.job for memory in world.jobs.values() if memory.plan == plan}
+    entries, _ = read_entries(store, jobs)  # what cannot be read, the dispatcher names
+    noted = {(each.job, each.launch) for each in entries}
+    settled, running = dict.fromkeys(budget, 0.0), dict.fromkeys(budget, 0.0)
+    for each in entries:
+        if each.currency in settled:
+            settled[each.currency] += each.amount
+    for bill in world.bills.values():
+        rung = dispatcher.rungs.get(bill.rung)
+        price = rung.price if rung else None
+        if bill.job not in jobs or (bill.job, bill.launch) in noted or not bill.cost:
+            continue
+        if price and bill.intent and price.currency in running:
+            hours = max(0.0, clock.monotonic_s() - bill.since_s) / 3600.0
+            running[price.currency] += price.per_h * hours * ledger.share(bill.intent, bill.receipt)
+    return {
+        currency: {"amount": amount, "settled": settled[currency], "running": running[currency]}
+        for currency, amount in budget.items()
+    }
+
+
+def look(dispatcher: Dispatcher, job: str, clock: Clock) -> Tick:
+    """One look; more of them while a platform is about to tell what is left on a rung of the job.
+
+    A dispatcher launches nothing there until then, and this is to tell what it would do.
+    """
+    until_s = clock.monotonic_s() + _QUOTA_WAIT_S
+    while True:
+        tick, seen = dispatcher.look(), dispatcher.snapshot()
+        view = seen.view_of.get(job)
+        rungs = () if view is None or _over(view) else view.rungs
+        awaited = any(seen.rungs[name].awaited for name in rungs if name in seen.rungs)
+        if not awaited or clock.monotonic_s() >= until_s:
+            return tick
+        clock.sleep(_LOOK_EVERY_S)
+
+
+def _quota(dispatcher: Dispatcher, view: JobView) -> dict[str, Left]:
+    """What is left on its rungs, as far as their platforms have told it."""
+    if _over(view):
+        return {}
+    seen = dispatcher.snapshot().rungs
+    known = {name: seen[name].quota for name in view.rungs if name in seen}
+    return {name: left for name, left in known.items() if left}
+
+
+def numbers_of(dispatcher: Dispatcher, view: JobView, grounds: Grounds) -> Numbers:
+    """All of them, with their unit in the key; what is not known is left out."""
+    w = view.witness
+    numbers = _of_launches(view, grounds)
+    if w:
+        numbers |= _of_witness(view, w, grounds.manifest)
+    numbers["rung"] = grounds.rung or None
+    if not _over(view):
+        numbers |= _of_rung(dispatcher, grounds.rung)
+    if pace := dispatcher.observatory.pace(view.job):
+        numbers |= _of_pace(pace, dispatcher.observatory.usual_of(view.job), w)
+        options = dispatcher.observatory.options(view.job, pace, view.rungs)
+        numbers["options"] = {
+            name: {key: value for key, value in asdict(each).items() if key != "rung"}
+            for name, each in options.items()
+        }
+    numbers["budget"] = {currency: dict(sums) for currency, sums in grounds.budget.items()}
+    numbers["quota"] = {
+        name: _known({"left_h": left.hours, "renews_at_s": left.renews_at_s, "reason": left.reason})
+        for name, left in grounds.quota.items()
+    }
+    return {name: value for name, value in _known(numbers).items() if value != {}}
+
+
+def _known(numbers: Numbers) -> Numbers:
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _of_launches(view: JobView, grounds: Grounds) -> Numbers:
+    history = grounds.history
+    closed = {n for n, each in history.settlements.items() if each.outcome == "closed"}
+    paid: dict[str, float] = {}
+    for entry in grounds.entries:
+        paid[entry.currency] = paid.get(entry.currency, 0.0) + entry.amount
+    return {
+        "launches": len(history.intents),
+        "open_bills": len({intent.launch for intent in history.intents} - closed),
+        "refusals": len(history.refusals),
+        "rejections": view.rejections or None,
+        "unclaimed": view.unclaimed or None,
+        "early_losses": view.strikes or None,
+        "moves": view.moves or None,
+        "paid": paid,
+        "running": dict(grounds.running),
+    }
+
+
+def _of_witness(view: JobView, w: Witness, manifest: Manifest | None) -> Numbers:
+    """The lease in force too: in seconds, and in median steps, which is what K was when it was chosen."""
+    silence_s = w.silence_allowed_s if w.phase == "held" else None
+    step_s = manifest.median_step_s if manifest else None
+    return {
+        "phase": phase_of(w, view.age_s, view.watched),
+        "launch": w.launched,
+        "attempt": w.attempt,
+        "attempts_without_a_milestone": fruitless(w),
+        "step": w.pointer.step if w.pointer else None,
+        "steps_total": manifest.steps_total if manifest else None,
+        "age_s": round(view.age_s, 1),
+        "silence_s": None if silence_s is None else round(silence_s, 1),
+        "median_step_s": step_s,
+        "silence_steps": silence_s / step_s if silence_s and step_s else None,
+        "window_s": w.launch.window_s if w.launch and w.phase == "expected" else None,
+        "barrier": w.barrier or None,
+        "exit_code": w.exit_code,
+    }
+
+
+def _of_rung(dispatcher: Dispatcher, name: str) -> Numbers:
+    """What a launch there would be given now, and what it costs."""
+    rung = dispatcher.rungs.get(name)
+    if rung is None:
+        return {}
+    risks = dispatcher.observatory.risks(rung)
+    return {
+        "price_per_h": rung.price.per_h if rung.price else None,
+        "currency": rung.price.currency if rung.price else None,
+        "claim_window_s": risks.window_s,
+        "claim_window_reason": risks.reason,
+        "restart_s": risks.restart_s,
+        "death_per_h": risks.death_per_h,
+    }
+
+
+def _of_pace(pace: Pace, common: Usual | None, w: Witness | None) -> Numbers:
+    """What the attempt that holds the job has shown up to its newest milestone."""
+    step = w.pointer.step if w and w.pointer else 0
+    return {
+        "work": pace.work,
+        "speed_per_s": pace.per_s,
+        "useful_share": pace.share,
+        "steps_measured": pace.steps,
+        "left": pace.left,
+        "left_guessed": pace.guessed,
+        "left_s": left_s(pace),
+        "eta_s": Progress.of(pace, step).eta_s,
+        "usual_speed_per_s": common.per_s if common else None,
+        "speed_of_usual": pace.per_s / common.per_s if common and common.per_s > 0 else None,
+        "floor": common.floor if common else None,
+        "seen": common.count if common else None,
+        "usual_useful_share": common.share if common else None,
+    }
