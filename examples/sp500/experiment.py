@@ -68,6 +68,7 @@ class Volatility:
         scale = data.fit_standardisation(by_index)
         inputs, targets = data.pooled_training_set(by_index, scale)
         training = Training(read_settings(config), seed, inputs, targets, scale)
+        tenure.work(steps=training.total_steps)  # what is left is known when its machine is judged
         tenure.resume(training.load)
         while not training.done:
             training.step()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from functools import cached_property
 from threading import RLock
 
 from tenure.dispatch import decide
 from tenure.dispatch.billing import Billing
 from tenure.dispatch.billing import receipt_of as receipt_of
 from tenure.dispatch.contract import (
-    ALL_KINDS,
     Environment,
     Job,
     KnowsEnds,
@@ -23,15 +22,13 @@ from tenure.dispatch.contract import (
     Settlement,
     Unreachable,
 )
-from tenure.dispatch.decide import JobView, RungView, Snapshot
+from tenure.dispatch.decide import Snapshot
 from tenure.dispatch.ladder import Rung as Rung
 from tenure.dispatch.ladder import launch_name as launch_name
 from tenure.dispatch.ladder import pack_name
-from tenure.dispatch.observations import Observatory
-from tenure.dispatch.quota import QuotaBook, ends_in_s
-from tenure.dispatch.spending import Spending
+from tenure.dispatch.sight import Sight
 from tenure.dispatch.sweep import Sweeper
-from tenure.dispatch.world import Bill, JobMemory, PendingLaunch, World
+from tenure.dispatch.world import Bill, JobMemory, PendingLaunch
 from tenure.notify.notifier import Notifier
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
@@ -87,8 +84,12 @@ class Tick:
         """The last reason given for a job, or why it could not be acted on."""
         if job in self.unmade:
             return f"not launched: {self.unmade[job]}"
-        reasons = [why for action, why in self.decisions if action.job == job]
-        return reasons[-1] if reasons else "no plan names it"
+        return self._last_of.get(job, "no plan names it")
+
+    @cached_property
+    def _last_of(self) -> Mapping[str, str]:
+        """The last reason by job: a table of 10,000 jobs asks for each of them."""
+        return {action.job: why for action, why in self.decisions}
 
 
 class Dispatcher:
@@ -123,11 +124,8 @@ class Dispatcher:
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
         self.notifier = notifier
-        self.world = World(store, clock)
-        self.observatory = Observatory(store, self.rungs, clock, self.name, self.world)
-        self._spending = Spending(store, self.rungs, clock, self.world)
-        self._quotas = QuotaBook(rungs, clock)
-        self._moves = moves
+        self._sight = Sight(store, self.rungs, clock, self.name, moves)
+        self.world, self.observatory = self._sight.world, self._sight.observatory
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)
         self.sweeper = Sweeper(rungs, store.url, clock, self.world)
 
@@ -177,10 +175,7 @@ class Dispatcher:
     ) -> Tick:
         troubles = {
             **self._standing,
-            **self.world.troubles,
-            **self.observatory.troubles,
-            **self._spending.troubles,
-            **self._quotas.troubles,
+            **self._sight.troubles,
             **self.sweeper.troubles,
         }
         return Tick(tuple(decisions), troubles, unmade or {}, self.sweeper.found)
@@ -195,13 +190,7 @@ class Dispatcher:
         """A round begins."""
         self._slow.clear()
         self._no_answer.clear()
-        self.world.observe()
-        self.observatory.look()
-        self._spending.look()
-        if not self._quotas.empty:
-            open_jobs = (m for m in self.world.jobs.values() if not m.final)
-            in_use = {rung for memory in open_jobs for rung in memory.rungs}
-            self._quotas.look(in_use, self._machines())
+        self._sight.observe()
         if self._knowing:
             self._note_ends()
 
@@ -211,49 +200,9 @@ class Dispatcher:
         The bodies it is decided from are noted: the background watch may read newer ones before the
         decision is acted on, and a decision holds for the body it was made from alone.
         """
-        rungs = {
-            name: RungView(
-                name,
-                rung.runner.JOB_KINDS & ALL_KINDS,
-                rung.capacity,
-                self._parked[name].until_s,
-                self._parked[name].reason,
-                rung.price.currency if rung.price and rung.price.per_h > 0 else "",
-                rung.runner_name,
-                self._quotas.left_h(name),
-                self._quotas.awaited(name) or "",
-                median(self.observatory.starts_s(name) or [0.0]),
-            )
-            for name, rung in self.rungs.items()
-        }
-        views = tuple(map(self._with_pace, self.world.job_views()))
-        self._decided = {view.job: view.etag for view in views}
-        unseen = "" if self.world.bills_seen else "the open launches cannot be read yet"
-        return Snapshot(
-            views,
-            self.world.bill_views(),
-            rungs,
-            unseen,
-            self._spending.spent(),
-            self._clock.wall_s(),
-        )
-
-    def _machines(self) -> Mapping[str, int]:
-        """How many machines of each rung are open."""
-        return Snapshot((), self.world.bill_views(), {}).taken
-
-    def _with_pace(self, view: JobView) -> JobView:
-        """A job with what its attempt has shown, and what is expected of every rung that it may use."""
-        view = replace(view, work=self.observatory.flops_left(view.job))
-        pace = self.observatory.pace(view.job) if self._moves else None
-        if pace is None:
-            return view
-        return replace(
-            view,
-            pace=pace,
-            usual=self.observatory.usual_of(view.job),
-            options=self.observatory.options(view.job, pace, view.rungs),
-        )
+        seen = self._sight.snapshot({n: (p.until_s, p.reason) for n, p in self._parked.items()})
+        self._decided = {view.job: view.etag for view in seen.jobs}
+        return seen
 
     def _note_ends(self) -> None:
         """Ask the runners that know it how the processes of open launches ended: for people only.
@@ -520,18 +469,8 @@ class Dispatcher:
             each.spec.cards,
             Environment(requires) if requires is not None else None,
             w.launch.window_s if w and w.launch else 0.0,
-            self._quota_wall_s(rung),
+            self._sight.quota_wall_s(rung),
         )
-
-    def _quota_wall_s(self, rung: Rung) -> float | None:
-        """When the quota that a new machine draws on ends, if all that are there go on."""
-        left = self._quotas.left_h(rung.name)
-        if left is None:
-            return None
-        mates = [other.name for other in self.rungs.values() if other.runner is rung.runner]
-        machines = self._machines()
-        drawing = max(1, sum(machines.get(name, 0) for name in mates))  # its own bill is open
-        return ends_in_s(left, drawing, self._clock.wall_s())
 
     def _open_bills(
         self, reserved: Sequence[_Reserved], rung: Rung

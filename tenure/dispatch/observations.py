@@ -34,9 +34,12 @@ from tenure_protocol.records import (
 )
 from tenure_protocol.store.api import Lost, Missing, Store, StoreSilent, Unknown, Written
 from tenure_worker.claim import read_spec
-from tenure_worker.tenure import DEATH_PER_H
+from tenure_worker.pacing import DEATH_PER_H
 
 MOST_ROWS = 300  # of one (runner, card): the newest
+_NEWEST = (
+    60  # launches that are usual: a rung that becomes slower as a whole is so after 30 of them
+)
 _READS = 32  # of manifests in one look
 _AGAIN_S = 60.0  # between two reads of the manifests of one attempt
 _WRITE_EVERY_S = 60.0
@@ -67,6 +70,7 @@ class _Track:
     attempt: int = 0
     reserved_s: float | None = None  # monotonic; None: it was announced before we looked
     claimed_s: float | None = None
+    loaded_s: float = 0.0  # from its claim to its first step, by the first manifest that was read
     pointer: Pointer | None = None  # whose manifest was read last
     read_s: float = 0.0
     manifest: Manifest | None = None
@@ -74,6 +78,7 @@ class _Track:
     rung: str | None = None
     end: str = RUNNING
     ended_s: float | None = None
+    row: Observation | None = None  # what all this comes to, until something of it changes
 
 
 @dataclass
@@ -83,7 +88,9 @@ class _Place:
     rows: dict[tuple[str, int], Observation] = field(default_factory=dict)
     etag: str = ""
     dirty: bool = False
-    usual: dict[str, Usual | None] = field(default_factory=dict)  # by work, until rows change
+    #: By work, and by work and the launch that is not counted; both until rows change.
+    usual: dict[str, Usual | None] = field(default_factory=dict)
+    others: dict[tuple[str, str, int], Usual | None] = field(default_factory=dict)
 
 
 class Observatory:
@@ -102,6 +109,9 @@ class Observatory:
         self._flops_left: dict[str, float] = {}  # by job, by its newest manifest that tells
         self._places: dict[Place, _Place] = {}
         self._keys: dict[str, Place] = {}
+        #: By rung, until any rows change: thousands of jobs ask for the same at every round.
+        self._start_s: dict[str, float] = {}
+        self._cards: dict[str, str] = {}
         self._written_s = clock.monotonic_s()
         self._read_s: float | None = None
         self._wanted = (
@@ -132,6 +142,8 @@ class Observatory:
             track = None
         if w.phase in FINAL or w.phase in ("released", "revoked"):
             if track is not None:
+                if w.attempt > track.attempt and w.phase in ("finished", "released"):
+                    track.attempt = w.attempt  # it claimed and ended between two looks
                 self._end(track, _end_word(track, w), now_s)
             return
         if not launch:
@@ -140,14 +152,14 @@ class Observatory:
             track = self._tracks[memory.job] = _Track(memory.job, launch)
         wrote_s = now_s - memory.age_s
         if w.phase == "expected" and track.reserved_s is None:
-            track.reserved_s = wrote_s
+            track.reserved_s, track.row = wrote_s, None
         if w.phase == "held" and track.attempt != w.attempt:
             track.claimed_s = track.claimed_s or wrote_s
-            track.attempt = w.attempt
+            track.attempt, track.row = w.attempt, None
 
     def _end(self, track: _Track, word: str, now_s: float) -> None:
         del self._tracks[track.job]
-        track.end, track.ended_s = word, now_s
+        track.end, track.ended_s, track.row = word, now_s, None
         self._ended.append(track)
 
     def _read_manifests(self, now_s: float) -> None:
@@ -164,7 +176,7 @@ class Observatory:
             track
             for track in self._tracks.values()
             if self._pointer(track) not in (None, track.pointer)
-            and (track.pointer is None or now_s - track.read_s >= _AGAIN_S)
+            and now_s - track.read_s >= _pause_s(track)
         ]
         for track in sorted(due, key=lambda track: track.read_s)[:budget]:
             self._take(track, now_s)
@@ -178,18 +190,22 @@ class Observatory:
     def _take(self, track: _Track, now_s: float) -> bool:
         """Read what is new of one launch and keep its row; whether the store answered."""
         pointer = self._pointer(track)
+        track.row = None
         try:
             if pointer is not None and pointer != track.pointer:
                 key = keys.manifest(track.job, pointer)
                 found = self._store.read(key)
                 if not isinstance(found, Missing):
-                    m = track.manifest = load(Manifest, found.body, key)
+                    m = track.manifest = _in_short(load(Manifest, found.body, key))
                     if m.flops_per_step is not None and m.steps_total is not None:
                         self._flops_left[track.job] = (
                             max(0, m.steps_total - m.step) * m.flops_per_step
                         )
                     self._wanted = True
                     track.saved_s = now_s - found.age_s
+                    if track.pointer is None and track.claimed_s is not None:
+                        began_s = track.saved_s - track.manifest.busy_s
+                        track.loaded_s = max(0.0, began_s - track.claimed_s)
                 track.pointer, track.read_s = pointer, now_s
             if track.reserved_s is None:
                 self._find_beginning(track, now_s)
@@ -218,10 +234,26 @@ class Observatory:
         if kept.rows.get((row.job, row.launch)) != row:
             kept.rows.pop((row.job, row.launch), None)  # the newest stand last
             kept.rows[row.job, row.launch] = row
+            kept.rows = _newest(kept.rows)
             kept.dirty = True
-            kept.usual.clear()
+            self._forget(kept)
+
+    def _forget(self, kept: _Place) -> None:
+        """Rows of a place have changed: whatever was worked out from them is worked out anew."""
+        kept.usual.clear()
+        kept.others.clear()
+        self._start_s.clear()
+        self._cards.clear()
 
     def _row(self, track: _Track) -> Observation | None:
+        if track.row is not None:
+            return track.row
+        row = self._made_row(track)
+        if track.rung is not None:  # else its intent could not be read yet
+            track.row = row
+        return row
+
+    def _made_row(self, track: _Track) -> Observation | None:
         memory = self._world.jobs[track.job]
         if memory.spec is None or track.reserved_s is None:
             return None
@@ -340,7 +372,7 @@ class Observatory:
         merged = merge(stored.rows, kept.rows.values())
         kept.dirty = kept.dirty or list(merged.values()) != list(stored.rows)
         kept.rows = merged
-        kept.usual.clear()
+        self._forget(kept)
 
     # --------------------------------------------------------------------------- judgements
 
@@ -350,7 +382,7 @@ class Observatory:
         if kept is None:
             return None
         if work not in kept.usual:
-            rows = [row for row in kept.rows.values() if row.work == work]
+            rows = [row for row in kept.rows.values() if row.work == work][-_NEWEST:]
             kept.usual[work] = quality.usual(rows, f"{place[1]} at {place[0]}")
         return kept.usual[work]
 
@@ -381,12 +413,17 @@ class Observatory:
 
     def card_of(self, rung: Rung) -> str:
         """The card that machines of a rung have: as measured there last, else as tenure.toml says."""
+        if rung.name not in self._cards:
+            self._cards[rung.name] = self._measured_card(rung) or rung.card
+        return self._cards[rung.name]
+
+    def _measured_card(self, rung: Rung) -> str | None:
         for (runner, card), kept in reversed(self._places.items()):
             if runner == rung.runner_name and any(
                 row.rung == rung.name and row.done for row in kept.rows.values()
             ):
                 return card
-        return rung.card
+        return None
 
     def flops_left(self, job: str) -> float | None:
         """What a job has left to do, by all its cards; ``None`` while no milestone tells."""
@@ -409,7 +446,8 @@ class Observatory:
             row.done,
             row.busy_s,
             row.paid_s,
-            row.start_s or 0.0,
+            (row.start_s or 0.0)
+            + track.loaded_s,  # what is paid once tells nothing of what is left
             m.step - m.from_step,
             left * each,
             guessed,
@@ -422,13 +460,15 @@ class Observatory:
         row = self._row(track) if track else None
         if track is None or place is None or row is None or place not in self._places:
             return None
-        kept = self._places[place]
-        others = [
-            each
-            for each in kept.rows.values()
-            if each.work == row.work and (each.job, each.launch) != (job, track.launch)
-        ]
-        return quality.usual(others, f"{place[1]} at {place[0]}")
+        kept, mine = self._places[place], (job, track.launch)
+        if mine not in kept.rows or kept.rows[mine].work != row.work:
+            return self.usual(place, row.work)
+        alone = (row.work, *mine)
+        if alone not in kept.others:
+            rows = kept.rows.items()
+            others = [each for key, each in rows if each.work == row.work and key != mine]
+            kept.others[alone] = quality.usual(others[-_NEWEST:], f"{place[1]} at {place[0]}")
+        return kept.others[alone]
 
     def options(self, job: str, pace: Pace, rungs: Sequence[str]) -> dict[str, Option]:
         """What each of ``rungs`` is expected to do with the work of a job, where anybody can say."""
@@ -450,14 +490,23 @@ class Observatory:
         return found
 
     def _option(self, rung: Rung, per_s: float, share: float, predicted: bool = False) -> Option:
-        starts = self.starts_s(rung.name)
-        start_s = median(starts) if starts else quality.UNKNOWN_START_S
+        if rung.name not in self._start_s:
+            starts = self.starts_s(rung.name)
+            self._start_s[rung.name] = median(starts) if starts else quality.UNKNOWN_START_S
+        start_s = self._start_s[rung.name]
         per_h, currency = (rung.price.per_h, rung.price.currency) if rung.price else (0.0, "")
         return Option(rung.name, per_s, share, start_s, per_h, currency, predicted)
 
     def rows(self) -> Sequence[tuple[Place, Observation]]:
         """Every row that is known, by (runner, card)."""
         return [(place, row) for place, kept in self._places.items() for row in kept.rows.values()]
+
+
+def _pause_s(track: _Track) -> float:
+    """Between two reads of the manifests of one attempt: short while it is young, so that what it shows
+    doubles from one read to the next.
+    """
+    return min(_AGAIN_S, track.manifest.busy_s) if track.manifest else 0.0
 
 
 def _is_to_be_launched(memory: JobMemory) -> bool:
@@ -495,9 +544,20 @@ def merge(
     for row in (*one, *other):
         old = found.pop((row.job, row.launch), None)
         found[row.job, row.launch] = row if old is None or _seen(row) > _seen(old) else old
-    while len(found) > MOST_ROWS:
-        del found[next(iter(found))]
-    return found
+    return _newest(found)
+
+
+def _newest(rows: dict[tuple[str, int], Observation]) -> dict[tuple[str, int], Observation]:
+    """The same without the oldest beyond the most that are kept."""
+    while len(rows) > MOST_ROWS:
+        del rows[next(iter(rows))]
+    return rows
+
+
+def _in_short(manifest: Manifest) -> Manifest:
+    """What is judged by: the files and the packages of 10,000 attempts would fill the memory."""
+    card = manifest.fingerprint.get("card")
+    return replace(manifest, files={}, fingerprint={"card": card} if card else {})
 
 
 def _seen(row: Observation) -> tuple[bool, float, float, bool, str]:

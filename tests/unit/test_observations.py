@@ -367,7 +367,7 @@ def test_manifests_are_read_once_a_minute_and_so_many_a_round(clock: FakeClock) 
     pool.dispatcher = pool.another(slots=40)
     workers = pool.started()
     for worker in workers:
-        worker.train(1, 0.0, slept=True)
+        worker.train(1, 100.0, slept=True)
     store.calls.clear()
     pool.tick()
     first = reads_of(store)
@@ -376,7 +376,7 @@ def test_manifests_are_read_once_a_minute_and_so_many_a_round(clock: FakeClock) 
     assert len(reads_of(store)) == 8, "who was not read comes next"
     for _ in range(3):
         for worker in workers:
-            worker.train(1, 0.0, slept=True)
+            worker.train(1, 100.0, slept=True)
         store.calls.clear()
         pool.tick(10.0)
         assert reads_of(store) == []

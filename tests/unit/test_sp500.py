@@ -90,6 +90,9 @@ class FakeTenure:
     def announce(self, reason: str, seconds: float) -> None:
         assert reason and seconds > 0
 
+    def work(self, steps: int) -> None:
+        assert steps > 0
+
     def log(self, text: str) -> None:
         assert text
 

@@ -37,7 +37,8 @@ from tenure_worker.courier import Chunk
 from tenure_worker.exits import Stopped, classify
 from tenure_worker.experiment import Backtest, Evaluation, Metric
 from tenure_worker.gang import Gang, RankFailed
-from tenure_worker.tenure import LEAST_K, MEASURED_AFTER, UNMEASURED_S, Tenure
+from tenure_worker.pacing import LEAST_K, UNMEASURED_S
+from tenure_worker.tenure import MEASURED_AFTER, Tenure
 from tests.fake_clock import FakeClock
 from tests.faulty_store import WRITE_FAULTS
 from tests.toy.experiment import Toy

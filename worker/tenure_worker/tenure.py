@@ -19,16 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
-from tenure_protocol import fingerprint, peaks
+from tenure_protocol import fingerprint
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, plain
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import Confirmed, Deposed, Lease, Silent, fruitless
+from tenure_protocol.lease.client import Confirmed, Deposed, Lease, Silent
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
-from tenure_protocol.patience import MOST_K, best_k, first_silence_s
-from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import MAX_RESULT_BYTES, Announced, Asked, JobSpec, Manifest, Pointer
-from tenure_protocol.store.api import Progress, Store, StoreSilent, shortest_lease_s
+from tenure_protocol.store.api import Progress, Store, StoreSilent
 from tenure_protocol.store.silence import Silence
 from tenure_protocol.work import Work
 from tenure_worker import exits, snapshot
@@ -38,18 +36,11 @@ from tenure_worker.courier import Courier, Delivered, Parcel, Undeliverable
 from tenure_worker.exits import Stopped
 from tenure_worker.gang import Gang, RankFailed
 from tenure_worker.journal import FLUSH_EVERY_S, Journal
+from tenure_worker.pacing import UNMEASURED_S, Pacing
 
 S = TypeVar("S")
 
-#: Until a dispatcher has observed them: from a loss to the next attempt's first step; losses per hour.
-RESTART_S, DEATH_PER_H = 300.0, 0.05
-LEAST_K = (
-    4.0  # three boundaries at which a renewal may be sent: two lost answers in a row depose nobody
-)
-_LOW_SPEED = 0.1  # of its peak that a card reaches at least, as long as nothing is measured
-_CHOOSE_AFTER = 1.2  # times as many steps as at the last choice of K
 MEASURED_AFTER = 20  # steps
-UNMEASURED_S = 60.0  # the lease over steps 1 to 20
 STOP_GRACE_S = 20.0  # for a last milestone after SIGTERM
 _RING = 64
 _WAIT_S = 0.05
@@ -93,12 +84,8 @@ class Tenure:
         self._busy_s = 0.0
         self._work: Work | None = None  # of one step
         self._steps_total: int | None = None
-        self._ratios = Ratios()  # of the steps of the job, as far as its pointers tell
-        self._learnt_to = 0  # step_number up to which they are in it
-        self._floor_s = shortest_lease_s(store.deadline_s)
-        self._k = float(MOST_K)  # steps a live holder may miss
-        self._doubling = 2.0 ** min(max(fruitless(lease.witness) - 1, 0), 6)
-        self._chosen_at = 0  # steps known when K was last chosen
+        self._learnt_to = 0  # step_number up to which the steps are known to the pacing
+        self._pacing = Pacing(spec, lease.witness, store.deadline_s, str(measured.get("card", "")))
         self._pointer = lease.witness.pointer
         self._silence_s = lease.witness.silence_s  # what the store was last told
         self._confirmed_s = lease.confirmed_at_s
@@ -182,18 +169,17 @@ class Tenure:
         if self._pointer is None:
             if self._gang:
                 self._gang.share("resume", {"folder": None})
+            self._last_s = self._segment_s = self._now()  # loading was no step
             return None
         folder = self.folder / "resume"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         manifest = self._fetch(self.spec.id, self._pointer, folder)
         self._warn_of_change(manifest)
-        if manifest.ratios:
-            try:
-                self._ratios.merge(Ratios.from_json(manifest.ratios))
-            except ValueError as error:  # a measure is lost, and no work
-                self.log(f"tenure: warning: the step times of attempt {manifest.attempt}: {error}")
-        self._count_write_off(manifest)
+        try:
+            self._pacing.resume(manifest)
+        except ValueError as error:  # a measure is lost, and no work
+            self.log(f"tenure: warning: the step times of attempt {manifest.attempt}: {error}")
         if self._gang:
             self._gang.share("resume", {"folder": str(folder), "step": self._pointer.step})
         state = load(folder)
@@ -203,12 +189,6 @@ class Tenure:
         self._learnt_to = self.step_number
         self._last_s = self._segment_s = self._now()
         return state
-
-    def _count_write_off(self, manifest: Manifest) -> None:
-        """The step in which the attempt before was written off had lasted so long, and nobody knows more."""
-        launch = self._lease.witness.launch
-        if launch and launch.lapsed_s and manifest.median_step_s:
-            self._ratios.censor(max(1.0, launch.lapsed_s / manifest.median_step_s))
 
     def _warn_of_change(self, manifest: Manifest) -> None:
         """Research is warned, not stopped: this job goes on in another environment than before."""
@@ -483,56 +463,21 @@ class Tenure:
         return min(max(self._silence_s / 12, 0.2), 5.0)
 
     def _learn(self) -> None:
-        """How long the steps since the last look were, in medians."""
+        """How long the steps since the last look were."""
         measured = self.step_number - self._began_at >= MEASURED_AFTER
         count = min(self.step_number - self._learnt_to, _RING)
-        if not measured or not count:
-            return
-        steps = [self._ring[(self.step_number - n) % _RING] for n in range(count)]
-        self._ratios.add_many(steps, self.median_step_s)
-        self._learnt_to = self.step_number
-        if self._ratios.total >= self._chosen_at * _CHOOSE_AFTER:
-            self._choose_k()
-
-    def _choose_k(self) -> None:
-        """K by least expected cost, from the steps of this job and what its launch was told of the platform."""
-        self._chosen_at = self._ratios.total
-        launch, step_s = self._lease.witness.launch, self.median_step_s
-        if step_s <= 0:
-            return
-        told = launch.restart_s if launch else None
-        deaths = launch.death_per_h if launch else None
-        chosen = best_k(
-            self._ratios,
-            step_s,
-            RESTART_S if told is None else told,
-            DEATH_PER_H if deaths is None else deaths,
-            milestone_s=self.spec.milestone_every * step_s,
-        )
-        self._k = max(float(chosen.k), LEAST_K)
+        if measured and count:
+            steps = [self._ring[(self.step_number - n) % _RING] for n in range(count)]
+            self._pacing.learn(steps, self.median_step_s)
+            self._learnt_to = self.step_number
 
     def _target_silence_s(self) -> float:
         steps = self.step_number - self._began_at
         if steps == 0:
             return self._silence_s
-        longest_s = self.spec.max_silence_s
         if steps < MEASURED_AFTER:
-            return min(max(self._predicted_s(), self._floor_s), longest_s)
-        wanted_s = self._k * self._doubling * self.median_step_s
-        return min(max(wanted_s, self._floor_s), longest_s)
-
-    def _predicted_s(self) -> float:
-        """The lease over the first steps: by their FLOPs and the card's peak, where it is longer than usual."""
-        if self._work is None:
-            return UNMEASURED_S
-        try:
-            top = peaks.peak(str(self._fingerprint.get("card")), self._work.dtype)
-        except ValueError:  # the card has no peak in that dtype
-            top = None
-        if top is None:
-            return UNMEASURED_S
-        predicted_s, _ = first_silence_s(self._work.flops, top.flops_per_s, _LOW_SPEED, self._k)
-        return max(predicted_s, UNMEASURED_S)
+            return self._pacing.first_silence_s(self._work)
+        return self._pacing.silence_s(self.median_step_s)
 
     @property
     def median_step_s(self) -> float:
@@ -639,7 +584,7 @@ class Tenure:
             flops_per_step=self._work.flops if self._work else None,
             dtype=self._work.dtype if self._work else None,
             steps_total=self._steps_total,
-            ratios=self._ratios.to_json() if self._ratios.total else None,
+            ratios=self._pacing.to_json(),
         )
 
     # -------------------------------------------------------------------------------- ending

@@ -1,0 +1,105 @@
+"""What one dispatcher sees in a round, from all that it keeps: the snapshot that is decided from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+
+from tenure.dispatch.contract import ALL_KINDS
+from tenure.dispatch.decide import JobView, RungView, Snapshot
+from tenure.dispatch.ladder import Rung
+from tenure.dispatch.observations import Observatory
+from tenure.dispatch.quota import QuotaBook, ends_in_s
+from tenure.dispatch.spending import Spending
+from tenure.dispatch.world import World
+from tenure_protocol.clock import Clock
+from tenure_protocol.store.api import Store
+
+
+class Sight:
+    """Jobs and bills, what launches came to, what was spent, and what is left of quotas."""
+
+    def __init__(
+        self, store: Store, rungs: Mapping[str, Rung], clock: Clock, name: str, moves: bool
+    ) -> None:
+        self._rungs = rungs
+        self._clock = clock
+        self._moves = moves
+        self.world = World(store, clock)
+        self.observatory = Observatory(store, rungs, clock, name, self.world)
+        self.spending = Spending(store, rungs, clock, self.world)
+        self.quotas = QuotaBook(list(rungs.values()), clock)
+
+    def observe(self) -> None:
+        """Look at everything once. Raises nothing for a silent store or platform."""
+        self.world.observe()
+        self.observatory.look()
+        self.spending.look()
+        if not self.quotas.empty:
+            open_jobs = (m for m in self.world.jobs.values() if not m.final)
+            in_use = {rung for memory in open_jobs for rung in memory.rungs}
+            self.quotas.look(in_use, self._machines())
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """What is wrong with which key or platform."""
+        return {
+            **self.world.troubles,
+            **self.observatory.troubles,
+            **self.spending.troubles,
+            **self.quotas.troubles,
+        }
+
+    def snapshot(self, parked: Mapping[str, tuple[float, str]]) -> Snapshot:
+        """Everything a decision depends on; ``parked`` says of rungs until when (monotonic), and why."""
+        rungs = {
+            name: RungView(
+                name,
+                rung.runner.JOB_KINDS & ALL_KINDS,
+                rung.capacity,
+                *parked[name],
+                rung.price.currency if rung.price and rung.price.per_h > 0 else "",
+                rung.runner_name,
+                self.quotas.left_h(name),
+                self.quotas.awaited(name) or "",
+                median(self.observatory.starts_s(name) or [0.0]),
+            )
+            for name, rung in self._rungs.items()
+        }
+        return Snapshot(
+            tuple(map(self._with_pace, self.world.job_views())),
+            self.world.bill_views(),
+            rungs,
+            "" if self.world.bills_seen else "the open launches cannot be read yet",
+            self.spending.spent(),
+            self._clock.wall_s(),
+        )
+
+    def quota_wall_s(self, rung: Rung) -> float | None:
+        """When the quota that a new machine draws on ends, if all that are there go on."""
+        left = self.quotas.left_h(rung.name)
+        if left is None:
+            return None
+        mates = [other.name for other in self._rungs.values() if other.runner is rung.runner]
+        machines = self._machines()
+        drawing = max(1, sum(machines.get(name, 0) for name in mates))  # its own bill is open
+        return ends_in_s(left, drawing, self._clock.wall_s())
+
+    def _machines(self) -> Mapping[str, int]:
+        """How many machines of each rung are open."""
+        return Snapshot((), self.world.bill_views(), {}).taken
+
+    def _with_pace(self, view: JobView) -> JobView:
+        """A job with what its attempt has shown, and what is expected of every rung that it may use."""
+        if (work := self.observatory.flops_left(view.job)) is not None:
+            view = replace(view, work=work)
+        pace = self.observatory.pace(view.job) if self._moves else None
+        if pace is None:
+            return view
+        return replace(
+            view,
+            pace=pace,
+            usual=self.observatory.usual_of(view.job),
+            options=self.observatory.options(view.job, pace, view.rungs),
+        )
