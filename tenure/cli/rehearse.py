@@ -32,7 +32,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def rehearse() -> None:
-    """Play a rule on what was recorded, and tell what it would have cost."""
+    """Play a rule on what was recorded."""
 
 
 @app.command("lease")

@@ -337,6 +337,9 @@ def check_metadata(instance: dg.DagsterInstance) -> None:
     assert shown["pinned_retrain"]["requirement"]["determinism"]  # type: ignore[index]
     for stage in STAGES[:-1]:
         assert len(shown[stage]["job_table"].records) == 3  # type: ignore[attr-defined]
+        assert len(shown[stage]["launch_history"].records) >= 3  # type: ignore[attr-defined]
+        assert str(shown[stage]["timeline"]).startswith("![")
+    assert shown["deployment"]["experiment_costs"].records  # type: ignore[attr-defined]
     (row,) = shown["metrics"]["promoted_metric"].records  # type: ignore[attr-defined]
     assert (row.data["seeds"], row.data["difference_to_baseline"]) == (3, 0.0)
     assert len(shown["pinned_backtest"]["verdicts"].records) == 13  # type: ignore[attr-defined]
