@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from tests import seaweed as server
 from tests import seaweed_iam
 from tests.hostile_proxy import HostileProxy, hostile_proxy
+
+# No test asserts a time: what takes 200 ms alone takes a second beside three other processes.
+settings.register_profile("tenure", deadline=None)
+settings.load_profile("tenure")
 
 # A suite that a script starts in the background is born with SIGINT ignored, and so is all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

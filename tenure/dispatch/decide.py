@@ -8,7 +8,7 @@ the job's budget, a protocol error is fatal on that rung.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -37,6 +37,8 @@ PASSED_OVER = 2.0
 LEAST_WORK_S = 600.0
 #: So long before a quota ends its holders are asked for a last milestone.
 LAST_CALL_S = 600.0
+#: So many early losses in a row cost a rung as much of its place in the order as a launch never claimed.
+_STRIKES_A_PLACE = 3
 #: How often the end of a job's own machine is asked for before the job looks further down the ladder.
 _FREEING_TRIES = 4
 
@@ -87,6 +89,7 @@ class JobView:
     rejected: Mapping[str, int] = field(default_factory=dict)  # launches in a row, by rung
     launched_on: str = ""  # the rung of a launch whose claim window is over
     strikes: int = 0  # attempts in a row that were lost early, without a milestone
+    strikes_on: Mapping[str, int] = field(default_factory=dict)  # these, by rung
     not_before_s: float = 0.0  # monotonic; when it may be launched again
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
@@ -195,6 +198,7 @@ class AskToYield:
 
     job: str
     rung: str  # where; '' where it may not go on
+    slow: bool = False  # the machine that it leaves is slower than is usual there
 
 
 @dataclass(frozen=True)
@@ -345,7 +349,7 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
         return Wait(view.job), words
     if verdict.rung != pace.rung:
         this.filling[verdict.rung].keep()
-    return AskToYield(view.job, verdict.rung), words
+    return AskToYield(view.job, verdict.rung, verdict.slow), words
 
 
 def _can_be_had(view: JobView, name: str, this: _Round) -> bool:
@@ -361,8 +365,14 @@ def _can_be_had(view: JobView, name: str, this: _Round) -> bool:
         and not _missed(view, name)
         and this.filling[name].free > 0
         and view.cards <= rung.capacity.cards
-        and _beyond_quota(rung, view.cards, this) is None
+        and _beyond_quota(rung, view.cards, this, _all_of(view, view.options[name])) is None
     )
+
+
+def _all_of(view: JobView, option: Option) -> float:
+    """Seconds that all that is left of a job takes on a rung: who is moved there should end there."""
+    pace, speed = view.pace, option.per_s * option.share
+    return pace.left / speed if pace and speed > 0 else 0.0
 
 
 def still_aboard(
@@ -521,7 +531,9 @@ def _must_end(view: JobView, w: Witness, this: _Round) -> str | None:
     return f"the quota of rung {rung.name} ends in {span(ends_s)} ({rung.quota.reason})"
 
 
-def _beyond_quota(rung: RungView, cards: int, this: _Round) -> str | None:
+def _beyond_quota(
+    rung: RungView, cards: int, this: _Round, work_s: float = LEAST_WORK_S
+) -> str | None:
     """Why a launch on a rung would not come to a milestone, or ``None``.
 
     A worker that is told its wall takes its last milestone before it, so it is the start, and some work
@@ -529,7 +541,7 @@ def _beyond_quota(rung: RungView, cards: int, this: _Round) -> str | None:
     """
     if rung.awaited:
         return rung.awaited
-    need_s, machines = rung.start_s + LEAST_WORK_S, this.machines_of(rung.account)
+    need_s, machines = rung.start_s + work_s, this.machines_of(rung.account)
     if not this.filling[rung.name].opens(cards):
         machines -= 1  # it goes onto one of these
     return past_wall(rung.start_s, rung.capacity.wall_s) or past_quota(
@@ -542,7 +554,7 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
     w = view.witness
     if view.unreadable >= UNREADABLE_BUDGET:
         return f"protocol: {view.unreadable} attempts in a row failed: {w.reason if w else '?'}"
-    if view.strikes >= FRUITLESS_BUDGET:
+    if view.strikes >= FRUITLESS_BUDGET and not _untried(view, view.strikes_on, snapshot):
         last = (w and w.reason) or view.ended or "no reason given"
         return (
             f"{view.strikes} attempts in a row were lost early, without a milestone; last: {last}"
@@ -550,7 +562,7 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
     for fault, rungs in view.faults.items():
         if len(rungs) > 1:  # two machines of different makes do not fail alike at the same place
             return f"the same failure on the rungs {' and '.join(rungs)}: {fault}"
-    if view.unclaimed >= FRUITLESS_BUDGET and not _untried(view, snapshot):
+    if view.unclaimed >= FRUITLESS_BUDGET and not _untried(view, view.no_shows, snapshot):
         last = f"; last: {view.ended}" if view.ended else ""
         return f"{view.unclaimed} launches in a row never claimed it{last}"
     if any(name not in snapshot.rungs for name in view.rungs):
@@ -562,10 +574,10 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
     return None
 
 
-def _untried(view: JobView, snapshot: Snapshot) -> list[str]:
-    """The rungs that may claim where others have not, if there are several to choose from."""
+def _untried(view: JobView, tried: Collection[str], snapshot: Snapshot) -> list[str]:
+    """The rungs that may be good where those tried were not, if there are several to choose from."""
     usable = [name for name in view.rungs if not _excluded(view, name, snapshot)]
-    return [name for name in usable if name not in view.no_shows] if len(usable) > 1 else []
+    return [name for name in usable if name not in tried] if len(usable) > 1 else []
 
 
 def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
@@ -607,7 +619,8 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
     fewest = min((_missed(view, name) for name in usable), default=0)
 
     def turn(name: str) -> tuple[bool, int]:
-        return name != view.moving_to, _missed(view, name) + view.rejected.get(name, 0)
+        missed = _missed(view, name) + view.rejected.get(name, 0)
+        return name != view.moving_to, missed + view.strikes_on.get(name, 0) // _STRIKES_A_PLACE
 
     lefts = {name: until_s for name in usable if (until_s := view.left.get(name, 0.0)) > now_s}
     for name in sorted(usable, key=turn):

@@ -43,6 +43,7 @@ WATCH_EVERY_S = 1.0
 _NO_SLOTS_PARK_S = 15.0
 _FIRST_BACKOFF_S = 5.0
 _LONGEST_BACKOFF_S = 600.0
+_MOST_DOUBLINGS = 20  # a platform may refuse for weeks
 _WATCH = "the watch"
 _REJECTED_PARK_S = 60.0
 _YIELD_WITHIN_S = 600.0  # for the step under way and a last milestone
@@ -548,7 +549,9 @@ class Dispatcher:
         """What a failed launch costs its rung, and each of its jobs; in words by job."""
         parking = self._parked[rung.name]
         parking.failures += 1
-        backoff_s = min(_FIRST_BACKOFF_S * 2.0 ** (parking.failures - 1), _LONGEST_BACKOFF_S)
+        backoff_s = min(
+            _FIRST_BACKOFF_S * 2.0 ** min(parking.failures - 1, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S
+        )
         if isinstance(error, NoSlots):
             backoff_s = max(_NO_SLOTS_PARK_S, backoff_s)
         if isinstance(error, (NoSlots, Unreachable)):
@@ -604,7 +607,7 @@ class Dispatcher:
             return
         memory.moves += 1
         memory.moving_to = action.rung
-        if pace and pace.rung != action.rung:
+        if pace and action.slow and pace.rung != action.rung:
             memory.left[pace.rung] = self._clock.monotonic_s() + _LEFT_FOR_S * memory.moves
 
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:

@@ -42,7 +42,7 @@ _NEWEST = (
 )
 _READS = 32  # of manifests in one look
 _AGAIN_S = 60.0  # between two reads of the manifests of one attempt
-_WRITE_EVERY_S = 60.0
+_WRITE_EVERY_S = 300.0
 _READ_EVERY_S = 600.0  # what other dispatchers have seen
 
 #: Hours of work that the death rate of an unobserved platform is worth, against those observed.
@@ -300,7 +300,7 @@ class Observatory:
     # ------------------------------------------------------------------------------- keeping
 
     def write(self, at_once: bool = False) -> None:
-        """Write what is new, once a minute or ``at_once``; by a replace on what was read before."""
+        """Write what is new, every five minutes or ``at_once``; by a replace on what was read before."""
         now_s = self._clock.monotonic_s()
         if not at_once and now_s - self._written_s < _WRITE_EVERY_S:
             return

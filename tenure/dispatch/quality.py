@@ -25,6 +25,9 @@ _DEVIATIONS, _MAD_TO_SIGMA = 3.0, 1.4826
 _LOWEST_FLOOR, _HIGHEST_FLOOR = 0.5, 0.9
 #: A move must win by this factor, and by more for each move that a job has behind it.
 MARGIN, MARGIN_GROWTH = 1.15, 1.3
+BACK_MARGIN = (
+    1.5  # where nothing is wrong with the machine: the next one may be lost or never start
+)
 LEAST_STEPS = 20  # of an attempt before it is judged
 _LEAST_SHARE = 0.02  # of paid time in steps: below it the estimate of what is left has no meaning
 #: Until starts of a rung are observed.
@@ -109,6 +112,7 @@ class Leave:
 
     rung: str
     reason: str
+    slow: bool = True  # it is slower than is usual where it is
 
 
 def usual(rows: Iterable[Observation], where: str) -> Usual | None:
@@ -148,8 +152,8 @@ def judge(
     """
     if pace.steps < LEAST_STEPS:
         return Stay(f"{pace.steps} of {LEAST_STEPS} steps are measured")
-    margin = MARGIN * MARGIN_GROWTH**moves
     slow = common is not None and pace.per_s < common.floor * common.per_s
+    margin = (MARGIN if slow else BACK_MARGIN) * MARGIN_GROWTH**moves
     words = speed_words(pace, common)
     reachable = [*earlier, *(others if slow else [])]
     stay = _Cost.of(pace.left, pace.per_s, pace.share, 0.0, here)
@@ -158,7 +162,7 @@ def judge(
         if stay.over(cost) > margin or (
             option in earlier and _preferable(stay, cost, option, margin)
         ):
-            return Leave(option.rung, f"{words}; {_why(pace, stay, cost, option)}")
+            return Leave(option.rung, f"{words}; {_why(pace, stay, cost, option)}", slow)
     kept = f"; nothing that can be had now is better by {margin - 1:.0%}" if slow else ""
     return Stay(words + kept)
 

@@ -84,6 +84,7 @@ class JobMemory:
     no_shows: dict[str, NoShows] = field(default_factory=dict)  # by rung
     launched_on: tuple[int, str] = (0, "")  # a launch whose claim window is over, and its rung
     strikes: int = 0
+    strikes_on: dict[str, int] = field(default_factory=dict)  # by rung
     unreadable: int = 0
     faults: dict[str, set[str]] = field(
         default_factory=dict
@@ -288,11 +289,14 @@ class World:
         """
         if new.pointer != old.pointer:
             memory.strikes = memory.unreadable = 0
+            memory.strikes_on.clear()
             memory.faults.clear()
         first = old.attempt if old.phase == "held" else old.attempt + 1
         last = new.attempt - 1 if new.phase == "held" else new.attempt
         if new.phase in ("revoked", *FINAL) or new.asked or old.asked:
             return
+        if new.phase == "released" and new.exit_code == exits.OUT_OF_MEMORY:
+            return  # it takes the rung away, of which there are so many
         # A rented machine may write any number into its witness: beyond the budget none is counted.
         for attempt in range(max(first, last - FRUITLESS_BUDGET), last + 1):
             # an attempt that began and ended between two reads lived no longer than between them
@@ -301,6 +305,9 @@ class World:
             fruitful = new.pointer is not None and new.pointer.attempt == attempt
             if not fruitful and lived_s < EARLY_S:
                 memory.strikes += 1
+                holder = old.holder if attempt == old.attempt else new.holder
+                rung = (self.rung_of(memory.job, holder.launch) if holder else None) or ""
+                memory.strikes_on[rung] = memory.strikes_on.get(rung, 0) + 1
         if first <= last and memory.strikes > 1:
             pause_s = min(FIRST_PAUSE_S * 2.0 ** (memory.strikes - 2), LONGEST_PAUSE_S)
             memory.not_before_s = self._clock.monotonic_s() + pause_s
@@ -564,6 +571,7 @@ class World:
             rejected=dict(m.rejected),
             launched_on=self._launched_on(m),
             strikes=m.strikes,
+            strikes_on=dict(m.strikes_on),
             unreadable=m.unreadable,
             faults={fault: tuple(sorted(rungs)) for fault, rungs in m.faults.items()},
             ended=m.ended,

@@ -443,3 +443,27 @@ def test_no_machine_is_overfull_and_the_launches_of_one_agree(
         assert sum(needs[int(name[1:])] for name in pack) <= cards
         assert list(pack) == sorted(pack, key=lambda name: int(name[1:]))
         assert all(told[name][0].pack == (pack if len(pack) > 1 else ()) for name in pack)
+
+
+def test_early_losses_on_one_rung_end_no_job_that_has_another_to_try() -> None:
+    """A cluster of bad hosts is no fault of the job's."""
+    rungs = {name: replace(RUNG, name=name) for name in ("spot", "demand")}
+    released = witness("released", attempt=9, reason="machine fault: x")
+    lost = job(released, rungs=("spot", "demand"), strikes=9, strikes_on={"spot": 9})
+    ((action, _),) = decide(Snapshot((lost,), (), rungs), 100.0)
+    assert action == Launch("j", "demand", "none"), "it also comes after the one that lost nothing"
+    both = replace(lost, strikes_on={"spot": 6, "demand": 3})
+    ((action, reason),) = decide(Snapshot((both,), (), rungs), 100.0)
+    assert action == Cancel("j") and reason.startswith("9 attempts in a row were lost early")
+    few = replace(lost, strikes=2, strikes_on={"spot": 2})
+    ((action, _),) = decide(Snapshot((few,), (), rungs), 100.0)
+    assert action == Launch("j", "spot", "none"), "two losses change no order"
+
+
+def test_a_holder_that_was_to_move_and_is_gone_gets_one_place() -> None:
+    rungs = {name: replace(RUNG, name=name) for name in ("spot", "demand")}
+    held = witness("held", asked=Asked("yield", 60.0, "d"))
+    gone = job(held, rungs=("spot", "demand"), age_s=5000.0, moving_to="demand")
+    ((action, reason),) = decide(Snapshot((gone,), (), rungs), 100.0)
+    assert action == Launch("j", "demand", "vacant")
+    assert reason.endswith("1 of 2 slots of rung demand left")

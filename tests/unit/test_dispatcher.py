@@ -782,6 +782,34 @@ def test_another_fault_on_another_rung_ends_nothing() -> None:
         assert not isinstance(state, Finished)
 
 
+def test_out_of_memory_on_many_rungs_is_no_early_loss() -> None:
+    """Six cards that are too small must not end a job that the seventh has room for."""
+    with FakeClock() as clock:
+        two = TwoRungs(clock)
+        two.dispatcher.tick()
+        lease = two.bench.claim(launch=1)
+        two.dispatcher.tick()
+        ended = Release(lease.holder, lease.attempt, exits.OUT_OF_MEMORY, "MemoryError")
+        assert isinstance(lease.write(ended), Confirmed)
+        two.dispatcher.tick()
+        memory = two.dispatcher.world.jobs[two.job]
+        assert memory.strikes == 0 and list(memory.excluded) == ["cheap"]
+
+
+def test_a_platform_that_refuses_for_weeks_is_asked_every_ten_minutes() -> None:
+    with FakeClock() as clock:
+        bench = Bench(1, MemoryStore(clock), clock)
+        bench.dispatcher.tick()
+        bench.dispatcher._parked["local"].failures = 1100
+        lease = bench.claim()
+        lease.write(Release(lease.holder, lease.attempt, 10, "notice"))
+        bench.runner.failures = [NoSlots("full")] * 9
+        for _ in range(4):
+            bench.dispatcher.tick()
+        parking = bench.dispatcher._parked["local"]
+        assert parking.failures > 1100 and 0 < parking.until_s - clock.monotonic_s() <= 600.0
+
+
 def test_corrupt_objects_stop_their_job_alone() -> None:
     bench = Bench(3)
     bench.store.put_file(keys.job(bench.jobs[0]), _file(b"{"))
@@ -916,7 +944,9 @@ def test_a_holder_frozen_inside_a_write_is_ended_once_its_lease_is_gone(tmp_path
     bench = Bench(1, store)
     bench.dispatcher.tick()
     key = keys.witness_of(bench.specs[0])
-    lease = acquire(store, key, bench.jobs[0], 1, 0.5, 1.0, SYSTEM)  # a lease of half a second
+    lease = acquire(
+        store, key, bench.jobs[0], 1, 3.0, 1.0, SYSTEM
+    )  # a round lasts less than a second
     assert isinstance(lease, Lease)
     with contextlib.ExitStack() as frozen:
         assert frozen.enter_context(store._locked(key))

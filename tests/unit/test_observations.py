@@ -196,7 +196,7 @@ def test_a_slow_machine_is_left_and_the_job_goes_on_elsewhere(clock: FakeClock) 
     workers = pool.started()
     tick = trained(pool, workers)
     action, reason = pool.decided(tick)
-    assert action == decide.AskToYield(pool.specs[0].id, "spot"), reason
+    assert action == decide.AskToYield(pool.specs[0].id, "spot", slow=True), reason
     assert (
         "its speed is 0.33 of the usual 5e+11 FLOPs of fp16 a second on Tesla T4 at spotty"
         in reason
@@ -221,7 +221,7 @@ def test_a_rung_that_was_left_is_passed_over_for_a_while(clock: FakeClock) -> No
     pool.dispatcher._parked["spot"].until_s = 1e9
     tick = trained(pool, workers)
     job = pool.specs[0].id
-    assert pool.decided(tick)[0] == decide.AskToYield(job, "demand")
+    assert pool.decided(tick)[0] == decide.AskToYield(job, "demand", slow=True)
     w = read_witness(pool.store, keys.witness_of(pool.specs[0])).witness
     assert w and isinstance(workers[0].lease.write(Hold(w.holder, 1, SILENCE_S)), Confirmed)  # type: ignore[arg-type]
     workers[0].release()

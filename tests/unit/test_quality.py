@@ -223,12 +223,12 @@ def decided(*views: JobView, **parked_s: float) -> dict[str, tuple[object, str]]
 
 def test_a_slow_holder_is_asked_to_yield_and_told_why() -> None:
     action, reason = decided(held())["j"]
-    assert action == AskToYield("j", "spot")
+    assert action == AskToYield("j", "spot", slow=True)
     assert reason.startswith("attempt 1 renewed 5 s ago; its speed is 0.50 of the usual")
 
 
 def test_a_parked_rung_and_one_that_was_left_are_no_alternative() -> None:
-    assert decided(held(), spot=200.0)["j"][0] == AskToYield("j", "demand")
+    assert decided(held(), spot=200.0)["j"][0] == AskToYield("j", "demand", slow=True)
     assert isinstance(decided(held(), spot=200.0, demand=200.0)["j"][0], Wait)
     both = held(left={"demand": 200.0})
     assert isinstance(decided(both, spot=200.0)["j"][0], Wait)
@@ -336,5 +336,5 @@ def test_a_machine_on_which_somebody_lives_is_not_waited_for() -> None:
 def test_one_free_place_is_not_given_to_two_that_move() -> None:
     """Both are slow, their own rung is parked, and the other one has a single slot."""
     made = decided(held(), held(job="k", order=1), spot=200.0)
-    assert made["j"][0] == AskToYield("j", "demand")
+    assert made["j"][0] == AskToYield("j", "demand", slow=True)
     assert isinstance(made["k"][0], Wait)
