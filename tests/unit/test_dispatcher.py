@@ -58,6 +58,7 @@ from tenure_protocol.lease.machine import (
     Rewind,
 )
 from tenure_protocol.records import (
+    Announced,
     Holder,
     Intent,
     JobSpec,
@@ -780,6 +781,51 @@ def test_another_fault_on_another_rung_ends_nothing() -> None:
         faulty(two, 3, "machine fault: OSError: [Errno 5] input/output error")
         state = Execution(two.bench.store, {}, clock, "t").status(two.job)
         assert not isinstance(state, Finished)
+
+
+@pytest.mark.parametrize("announced", [None, Announced("evaluating", 100.0)])
+def test_a_launch_is_told_what_its_leases_are_chosen_by(announced: Announced | None) -> None:
+    """How long the attempt before was silent, which is no longer than its lease: the rest was ours."""
+    with FakeClock() as clock:
+        bench = Bench(1, MemoryStore(clock), clock)
+        bench.dispatcher.tick()
+        lease = bench.claim()
+        assert isinstance(lease.write(Hold(lease.holder, 1, 100.0, announced)), Confirmed)
+        while len(bench.runner.launched) < 2:
+            clock.sleep(10.0)
+            bench.dispatcher.tick()
+        w = read_witness(bench.store, keys.witness_of(bench.specs[0])).witness
+        assert w and w.launch and w.launched == 2
+        assert w.launch.lapsed_s == (None if announced else 100.0)
+        assert w.launch.first_silence_s == ListingRunner.capacity({}).window_s
+
+
+def test_a_claim_window_is_learnt_and_the_time_to_load_is_not_cut_with_it() -> None:
+    with FakeClock() as clock:
+        bench = Bench(41, MemoryStore(clock), clock)
+        capacity = Capacity(1, 40, 600.0)
+        rung = Rung("local", "here", bench.runner, capacity)
+        dispatcher = bench.dispatcher = Dispatcher(bench.store, [rung], clock)
+        dispatcher.tick()
+        clock.sleep(40.0)
+        for number in range(40):
+            bench.claim(number)
+        dispatcher.tick()
+        for number in range(40):
+            w = read_witness(bench.store, keys.witness_of(bench.specs[number])).witness
+            assert w and w.holder
+            key = keys.witness_of(bench.specs[number])
+            stored = read_witness(bench.store, key)
+            ended = Finish(w.holder, w.attempt, 0, "done", {})
+            assert isinstance(
+                change(bench.store, key, bench.jobs[number], stored, ended, clock), Applied
+            )
+        for _ in range(5):
+            dispatcher.tick()
+        w = read_witness(bench.store, keys.witness_of(bench.specs[40])).witness
+        assert w and w.launch and w.launch.window_s == pytest.approx(60.0), "1.5 times the longest"
+        assert w.launch.first_silence_s == 600.0
+        assert w.launch.restart_s == pytest.approx(40.0)
 
 
 def test_out_of_memory_on_many_rungs_is_no_early_loss() -> None:
