@@ -108,6 +108,10 @@ class Experiment:
         values, model = series(), Model(seed)
         learning_rate = float(str(config["learning_rate"]))
 
+        # How long it is: `tenure status` tells an ETA by it, and a slow machine is left sooner. With
+        # flops=... of a step and dtype="bf16", machines of different cards can be compared too.
+        tenure.work(steps=STEPS)
+
         # Anything that is silent for long (loading data, compiling, validating) is announced first:
         #     tenure.announce("loading the data", seconds=60)
 
