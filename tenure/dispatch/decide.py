@@ -637,6 +637,8 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
                 f"rung {name} is passed over for {missed.until_s - now_s:.0f} s "
                 f"({_count(missed.count, 'launch', 'launches')} in a row never claimed it there)"
             )
+        elif rung.awaited:  # the answer is a second away, and the next rung may be dear
+            return None, f"rung {name}: {rung.awaited}", ""
         elif short := _beyond_quota(rung, view.cards, this):
             waits.append(f"rung {name} is passed over: {short}")
         elif not this.filling[name].has_room(view.cards):

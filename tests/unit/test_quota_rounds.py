@@ -6,8 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.dispatch.contract import Quota
-from tenure.dispatch.decide import LAST_CALL_S, LEAST_WORK_S
+from tenure.dispatch.contract import ALL_KINDS, Capacity, Quota
+from tenure.dispatch.decide import (
+    LAST_CALL_S,
+    LEAST_WORK_S,
+    JobView,
+    RungView,
+    Snapshot,
+    Wait,
+    decide,
+)
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.quota import READ_EVERY_S
@@ -146,3 +154,16 @@ def test_jobs_of_about_equal_work_go_together(
     made = [{job.job_id for job in machine} for machine in park.runner.machines]
     assert made == [{park.jobs[0], park.jobs[2]}, {park.jobs[1], park.jobs[3]}]
     assert "work left per card 8e+18 to 9e+18 FLOPs" in tick.reason(park.jobs[0])
+
+
+def test_the_first_word_of_a_quota_is_waited_for_and_not_walked_past() -> None:
+    """It is a second away, and the next rung of the ladder may be dear."""
+    capacity = Capacity(1, 2, 60.0)
+    waiting = RungView(
+        "free", ALL_KINDS, capacity, awaited="the quota of kaggle was asked for 1 s ago"
+    )
+    dear = RungView("dear", ALL_KINDS, capacity)
+    view = JobView("j", "e", ("free", "dear"), kind="train")
+    ((action, reason),) = decide(Snapshot((view,), (), {"free": waiting, "dear": dear}), 100.0)
+    assert isinstance(action, Wait)
+    assert reason.endswith("rung free: the quota of kaggle was asked for 1 s ago")
