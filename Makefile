@@ -49,7 +49,7 @@ check: $(STAMP)
 
 sim: $(STAMP)
 	@echo "== sim: the long seeded histories"
-	@$(BIN)/python -m pytest -n 2 -m soak || { [ $$? = 5 ] && echo "== sim: no test is marked soak"; }
+	@$(BIN)/python -m pytest -n 2 -m soak -o faulthandler_timeout=7200 || { [ $$? = 5 ] && echo "== sim: no test is marked soak"; }
 
 bench: $(STAMP)
 	@set -e; for script in bench/*.py; do \
