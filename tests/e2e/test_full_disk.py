@@ -74,7 +74,7 @@ def test_a_full_store_moves_no_pointer_and_the_worker_works_on(
     after = witness(ladder, spec)
     assert after and after.phase == "held" and after.pointer == before.pointer
     ballast.unlink()
-    done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)[spec.id]
+    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)[spec.id]  # its pauses alone are 75 s
     assert done.result == {"state": uninterrupted(spec.seed, STEPS)}
     assert done.pointer
     check_one_line(ladder, spec.id, done.pointer)
@@ -89,6 +89,6 @@ def test_a_full_scratch_disk_releases_the_job_and_says_so(
     (small_disk / "room").unlink()  # enough for a folder's name, too little for a snapshot
     ladder = make_ladder(tmp_path)
     (spec,) = ladder.orbits(1, {**CONFIG, "padding": 64 << 10})
-    done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)[spec.id]
+    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)[spec.id]  # its pauses alone are 75 s
     assert done.phase == "cancelled" and done.pointer is None
     assert "No space left on device" in (done.reason or "")
