@@ -73,7 +73,10 @@ def _ends(world: PoolWorld) -> list[str]:
 # ------------------------------------------------------------------------------- whole weeks
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(each, marks=[] if each == "ours" else pytest.mark.soak) for each in POLICIES],
+)
 def test_a_week_breaks_no_rule(policy: Policy) -> None:
     week = run_week(1, policy)
     assert week.broken == ()
@@ -83,6 +86,7 @@ def test_a_week_breaks_no_rule(policy: Policy) -> None:
     assert week.usd > 0 and week.quota_h > 0 and week.launches > week.jobs
 
 
+@pytest.mark.soak
 def test_the_same_seed_is_the_same_week_in_another_process() -> None:
     code = (
         "from tenure.sim.pool import run_week\n"
