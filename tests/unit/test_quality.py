@@ -267,8 +267,8 @@ def test_who_was_asked_already_or_lost_its_lease_is_not_asked_again() -> None:
     assert isinstance(decided(asked)["j"][0], Wait)
     assert isinstance(decided(held(age_s=5000.0))["j"][0], LaunchAction)
     assert isinstance(decided(held(silent="gone"))["j"][0], Wait)
-    full = decided(held(age_s=5000.0), spot=200.0, demand=200.0)
-    assert isinstance(full["j"][0], Wait), "a holder that is gone cannot yield"
+    paused = decided(held(age_s=5000.0, strikes=2, not_before_s=500.0))
+    assert isinstance(paused["j"][0], Wait), "a holder that is gone cannot yield"
 
 
 def test_a_job_without_a_machine_goes_before_one_that_wants_a_better_one() -> None:

@@ -146,6 +146,22 @@ def test_a_bill_that_is_being_settled_is_never_taken_for_unspent(clock: FakeCloc
     assert purse.phase() == "cancelled" and len(purse.runner.launched) == 2
 
 
+def test_a_bill_that_was_closed_is_read_from_the_ledger_at_once(clock: FakeClock) -> None:
+    purse = Purse(clock, {"usd": 3.0})
+    purse.dispatcher.tick()
+    leases = [purse.claim(number) for number in range(2)]
+    clock.sleep(HOUR - 10.0)
+    purse.dispatcher.tick()  # reads the ledger, and not again for a minute
+    clock.sleep(10.0)
+    for lease in leases:
+        assert isinstance(lease.write(Hold(lease.holder, 1, SILENCE_S)), Confirmed)
+        assert isinstance(lease.write(Finish(lease.holder, 1, 0, "done", {})), Confirmed)
+    purse.dispatcher.tick()  # closes both bills: 2 usd each
+    assert purse.dispatcher.world.bills == {}
+    purse.dispatcher.tick()
+    assert ("p", "usd") in purse.dispatcher.snapshot().spent
+
+
 def test_a_bound_that_is_in_the_ledger_is_not_counted_a_second_time(clock: FakeClock) -> None:
     """The platform ends the machine in an hour: 4 usd at most, and the bill stays open."""
     purse = Purse(clock, {"usd": 7.0})
