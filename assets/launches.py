@@ -15,12 +15,11 @@ from tenure.dispatch.history import (
     LaunchRow,
     Running,
     launch_rows,
-    read_entries,
     read_history,
     read_observations,
     running_costs,
 )
-from tenure.dispatch.observations import RUNNING, Place, work_of
+from tenure.dispatch.observations import FLOPS_OF, RUNNING, Place, shown, work_of
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure_protocol import peaks
 from tenure_protocol.records import LedgerEntry, Observation
@@ -28,7 +27,6 @@ from tenure_protocol.store.api import StoreSilent
 
 #: Jobs whose launches are read one by one: each costs two listings and two reads a launch.
 MOST_JOBS = 200
-_FLOPS = "FLOPs of "
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def read_launches(context: Context, done: Sequence[Done]) -> Launches:
     dispatcher, store, now_s = context.dispatcher, context.store, context.clock.wall_s()
     jobs = [one.spec.id for one in done]
     try:
-        entries, troubles = read_entries(store, jobs)
+        entries, troubles = ledger.read_ledger(store, jobs)
         observed = read_observations(store, dispatcher.observatory.rows())
         rows: dict[str, list[LaunchRow]] = {}
         running: list[Running] = []
@@ -74,11 +72,11 @@ def _complete(
     while it began and ended has seen no work.
     """
     m, spec = done.manifest, done.spec
-    worked = spec.kind == "train" and m.step > m.from_step
+    busy_s, work_done = shown(spec, m)
     launch = spec.id, last.launch
     for every in observed.values():
         for old in [row for row in every if (row.job, row.launch) == launch]:
-            if old.end != RUNNING and (old.done > 0 or not worked):
+            if old.end != RUNNING and (old.done > 0 or not work_done):
                 return
             every.remove(old)
     measured = m.fingerprint.get("card")
@@ -94,8 +92,8 @@ def _complete(
             work_of(spec, m),
             start_s=last.start_s,
             paid_s=max(paid_s, m.busy_s),
-            busy_s=m.busy_s if worked else 0.0,
-            done=(m.step - m.from_step) * (m.flops_per_step or 1.0) if worked else 0.0,
+            busy_s=busy_s,
+            done=work_done,
         )
     )
 
@@ -134,7 +132,7 @@ def experiment_costs(context: Context) -> Facts:
     """
     try:
         jobs = jobs_of_plan(context.store, context.chain.plan.name)
-        rows = cost_rows(read_entries(context.store, jobs)[0], ())
+        rows = cost_rows(ledger.read_ledger(context.store, jobs)[0], ())
     except (StoreSilent, UsageError) as error:
         return {"experiment_costs": f"not known: {error}"}
     return {"experiment_costs": Table(rows) if rows else None}
@@ -228,12 +226,9 @@ def peak_per_s(card: str, work: str) -> float | None:
     >>> peak_per_s("cpu", "FLOPs of fp32"), peak_per_s("Tesla T4", "steps of vol/ab12")
     (None, None)
     """
-    if not work.startswith(_FLOPS):
+    if not work.startswith(FLOPS_OF):
         return None
-    try:
-        top = peaks.peak(card, work.removeprefix(_FLOPS))
-    except ValueError:  # it has no peak in this format
-        return None
+    top = peaks.known_peak(card, work.removeprefix(FLOPS_OF))
     return top.flops_per_s if top else None
 
 

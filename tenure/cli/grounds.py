@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tenure.cli.status import Progress, left_s, phase_of
-from tenure.dispatch import ledger
+from tenure.cli.status import Progress, phase_of
 from tenure.dispatch.decide import JobView
-from tenure.dispatch.history import History, read_entries, read_observations, running_costs
+from tenure.dispatch.history import History, read_observations, running_costs
+from tenure.dispatch.ledger import read_ledger
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.dispatch.observations import Place
 from tenure.dispatch.quality import Pace, Usual
 from tenure.dispatch.quota import Left
+from tenure.dispatch.spending import Spent
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
@@ -51,7 +52,7 @@ class Grounds:
         clock: Clock,
     ) -> Grounds:
         """Read them. Raises StoreSilent."""
-        entries, troubles = read_entries(store, [view.job])
+        entries, troubles = read_ledger(store, [view.job])
         history.troubles.extend(troubles)
         running: dict[str, float] = {}
         for each in running_costs(history, entries, dispatcher.rungs, clock.wall_s()):
@@ -63,7 +64,7 @@ class Grounds:
             read_observations(store, dispatcher.observatory.rows()),
             running,
             _manifest(store, view, history),
-            _budget(store, dispatcher, view.plan, clock),
+            _budget(dispatcher, view.plan),
             _quota(dispatcher, view),
         )
 
@@ -86,33 +87,14 @@ def _manifest(store: Store, view: JobView, history: History) -> Manifest | None:
         return None
 
 
-def _budget(
-    store: Store, dispatcher: Dispatcher, plan: str, clock: Clock
-) -> dict[str, dict[str, float]]:
+def _budget(dispatcher: Dispatcher, plan: str) -> dict[str, dict[str, float]]:
     """Amount, settled and running sums of a plan's budget, as the dispatcher counts them."""
-    world = dispatcher.world
-    budget = world.budgets.get(plan)
-    if not budget:
-        return {}
-    jobs = {memory.job for memory in world.jobs.values() if memory.plan == plan}
-    entries, _ = read_entries(store, jobs)  # what cannot be read, the dispatcher names
-    noted = {(each.job, each.launch) for each in entries}
-    settled, running = dict.fromkeys(budget, 0.0), dict.fromkeys(budget, 0.0)
-    for each in entries:
-        if each.currency in settled:
-            settled[each.currency] += each.amount
-    for bill in world.bills.values():
-        rung = dispatcher.rungs.get(bill.rung)
-        price = rung.price if rung else None
-        if bill.job not in jobs or (bill.job, bill.launch) in noted or not bill.cost:
-            continue
-        if price and bill.intent and price.currency in running:
-            hours = max(0.0, clock.monotonic_s() - bill.since_s) / 3600.0
-            running[price.currency] += price.per_h * hours * ledger.share(bill.intent, bill.receipt)
-    return {
-        currency: {"amount": amount, "settled": settled[currency], "running": running[currency]}
-        for currency, amount in budget.items()
-    }
+    sums = dispatcher.spending.sums()
+    found = {}
+    for currency, amount in dispatcher.world.budgets.get(plan, {}).items():
+        spent = sums.get((plan, currency), Spent())
+        found[currency] = {"amount": amount, "settled": spent.settled, "running": spent.running}
+    return found
 
 
 def look(dispatcher: Dispatcher, job: str, clock: Clock) -> Tick:
@@ -234,7 +216,7 @@ def _of_pace(pace: Pace, common: Usual | None, w: Witness | None) -> Numbers:
         "steps_measured": pace.steps,
         "left": pace.left,
         "left_guessed": pace.guessed,
-        "left_s": left_s(pace),
+        "left_s": pace.left_s,
         "eta_s": Progress.of(pace, step).eta_s,
         "usual_speed_per_s": common.per_s if common else None,
         "speed_of_usual": pace.per_s / common.per_s if common and common.per_s > 0 else None,

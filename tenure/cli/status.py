@@ -74,16 +74,7 @@ class Progress:
         """
         if pace.guessed or pace.done <= 0:
             return cls()
-        return cls(step + round(pace.left * pace.steps / pace.done), left_s(pace))
-
-
-def left_s(pace: Pace) -> float | None:
-    """Seconds that what is left takes at the pace shown; ``None`` where nothing was measured.
-
-    >>> left_s(Pace("spot", "FLOPs of bf16", 4e12, 20.0, 30.0, 5.0, 40, 6e12))
-    37.5
-    """
-    return pace.left / (pace.per_s * pace.share) if pace.per_s > 0 else None
+        return cls(step + round(pace.left * pace.steps / pace.done), pace.left_s)
 
 
 class Overview:

@@ -93,18 +93,16 @@ class JobView:
     not_before_s: float = 0.0  # monotonic; when it may be launched again
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
-    faults: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # rungs, since its milestone
+    #: Faults of machines since its last milestone, and the rungs they were on.
+    faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ended: str = ""  # how the process of its open launch ended, where its runner knows that it did
     pace: Pace | None = None  # what the attempt that holds it has shown, where it may be judged
     usual: Usual | None = None  # of such work on that card of that runner
     options: Mapping[str, Option] = field(default_factory=dict)  # by rung, where something is known
     moves: int = 0  # how often it was asked to yield for a better machine
     moving_to: str = ""  # the rung where it goes on once it has yielded
-    left: Mapping[str, float] = field(
-        default_factory=dict
-    )  # rung: monotonic, passed over until then
+    #: Rungs that it was taken from: monotonic, passed over until then.
+    left: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -238,6 +236,9 @@ class _Round:
     def __init__(self, snapshot: Snapshot, now_s: float) -> None:
         self.snapshot = snapshot
         self.now_s = now_s
+        self.going_on: set[str] = (
+            set()
+        )  # jobs whose holder stays, unless a better machine can be had
         self.filling = {
             name: Filling(rung.capacity, rung.capacity.launches - snapshot.taken[name])
             for name, rung in snapshot.rungs.items()
@@ -298,7 +299,7 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
     views = snapshot.view_of
     actions = [
         _judged(views[action.job], this, reason)
-        if _may_be_judged(action, views)
+        if isinstance(action, Wait) and action.job in this.going_on
         else (action, reason)
         for action, reason in actions
     ]
@@ -311,23 +312,6 @@ def _yields(view: JobView) -> bool:
     return w is not None and w.phase == "held" and bool(w.asked) and _evidence(view)[0] is None
 
 
-def _may_be_judged(action: Action, views: Mapping[str, JobView]) -> bool:
-    """Whether it is about a holder that goes on and has shown something."""
-    if not isinstance(action, Wait):
-        return False
-    view = views[action.job]
-    w = view.witness
-    return (
-        view.pace is not None
-        and w is not None
-        and w.phase == "held"
-        and w.asked is None
-        and not view.silent
-        and not view.broken
-        and _evidence(view)[0] is None
-    )
-
-
 def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     """Whether a holder stays where it is, by what it has shown and what could be had instead."""
     pace = view.pace
@@ -335,15 +319,16 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     here = view.options.get(pace.rung)
     if here is None or pace.rung not in view.rungs or pace.rung not in this.snapshot.rungs:
         return Wait(view.job), reason
+
+    def had(names: tuple[str, ...]) -> list[Option]:
+        return [view.options[name] for name in names if _can_be_had(view, pace, name, this)]
+
     place = view.rungs.index(pace.rung)
-    earlier = [view.options[name] for name in view.rungs[:place] if _can_be_had(view, name, this)]
-    others = [
-        view.options[name] for name in view.rungs[place + 1 :] if _can_be_had(view, name, this)
-    ]
     # Its own slot is free again once it has yielded.
     parked = this.snapshot.rungs[pace.rung].parked_until_s > this.now_s
     again = [] if parked or _missed(view, pace.rung) else [here]
-    verdict = judge(pace, view.usual, here, earlier, [*again, *others], view.moves)
+    others = [*again, *had(view.rungs[place + 1 :])]
+    verdict = judge(pace, view.usual, here, had(view.rungs[:place]), others, view.moves)
     words = f"{reason}; {verdict.reason}"
     if not isinstance(verdict, Leave):
         return Wait(view.job), words
@@ -352,12 +337,12 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     return AskToYield(view.job, verdict.rung, verdict.slow), words
 
 
-def _can_be_had(view: JobView, name: str, this: _Round) -> bool:
-    """Whether a job could be launched on a rung at once, by what is known now."""
-    rung = this.snapshot.rungs.get(name)
+def _can_be_had(view: JobView, pace: Pace, name: str, this: _Round) -> bool:
+    """Whether a job could be launched on a rung at once and end there, by what is known now."""
+    rung, option = this.snapshot.rungs.get(name), view.options.get(name)
     return (
         rung is not None
-        and name in view.options
+        and option is not None
         and not this.snapshot.unseen
         and not _excluded(view, name, this.snapshot)
         and rung.parked_until_s <= this.now_s
@@ -365,14 +350,8 @@ def _can_be_had(view: JobView, name: str, this: _Round) -> bool:
         and not _missed(view, name)
         and this.filling[name].free > 0
         and view.cards <= rung.capacity.cards
-        and _beyond_quota(rung, view.cards, this, _all_of(view, view.options[name])) is None
+        and _beyond_quota(rung, view.cards, this, option.takes_s(pace.left)) is None
     )
-
-
-def _all_of(view: JobView, option: Option) -> float:
-    """Seconds that all that is left of a job takes on a rung: who is moved there should end there."""
-    pace, speed = view.pace, option.per_s * option.share
-    return pace.left / speed if pace and speed > 0 else 0.0
 
 
 def still_aboard(
@@ -440,8 +419,11 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     if w and w.phase == "held" and w.asked and (refused := _disobeyed(view, w, evidence, why)):
         return [(TakeAway(view.job, w.asked.by, w.asked.what == "pause"), refused)]
     if evidence is None:
-        if w and w.phase == "held" and not w.asked and (ends := _must_end(view, w, this)):
-            return [(AskToYield(view.job, ""), f"{why}; {ends}")]
+        if w and w.phase == "held" and not w.asked:
+            if ends := _must_end(view, w, this):
+                return [(AskToYield(view.job, ""), f"{why}; {ends}")]
+            if view.pace:
+                this.going_on.add(view.job)
         return [(Wait(view.job), why)]
     if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:
         before = view.no_shows.get(view.launched_on)

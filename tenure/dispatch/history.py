@@ -6,7 +6,7 @@ made, the settlement how its bill ended, the ledger what it cost, the observatio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tenure.dispatch import ledger
@@ -90,24 +90,6 @@ def read_history(store: Store, job: str) -> History:
         except Corrupt as error:
             history.troubles.append(str(error))
     return history
-
-
-def read_entries(store: Store, jobs: Collection[str]) -> tuple[list[LedgerEntry], list[str]]:
-    """What the settled launches of some jobs cost, each once, and what cannot be read.
-
-    One listing of the ledger, and a read for each launch of ``jobs``. Raises StoreSilent.
-    """
-    wanted, entries, troubles = set(jobs), [], []
-    for row in store.list(keys.LEDGER):
-        if row.key.rpartition("/")[2].partition("-")[0] not in wanted:
-            continue
-        found = store.read(row.key)
-        try:
-            if not isinstance(found, Missing):
-                entries.append(load(LedgerEntry, found.body, row.key))
-        except Corrupt as error:
-            troubles.append(str(error))
-    return ledger.once(entries), troubles
 
 
 def read_observations(

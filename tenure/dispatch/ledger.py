@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tenure.dispatch.contract import Bounded, Closed
@@ -89,10 +89,18 @@ def _doubt(each: LedgerEntry) -> tuple[bool, bool, float]:
     return each.outcome == "bounded", not each.told, each.paid_s
 
 
-def read_ledger(store: Store) -> tuple[list[LedgerEntry], list[str]]:
-    """Each launch that was settled, once, and what could not be read. Raises StoreSilent."""
-    entries, troubles = [], []
+def read_ledger(
+    store: Store, jobs: Collection[str] | None = None
+) -> tuple[list[LedgerEntry], list[str]]:
+    """Each launch that was settled (of ``jobs`` alone, if given), once, and what could not be read.
+
+    One listing, and a read for each of those launches. Raises StoreSilent.
+    """
+    wanted, entries, troubles = None if jobs is None else set(jobs), [], []
     for row in store.list(keys.LEDGER):
+        job = row.key.rpartition("/")[2].partition("-")[0]
+        if wanted is not None and job not in wanted:
+            continue
         found = store.read(row.key)
         try:
             if not isinstance(found, Missing):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from tenure.dispatch import decide
 from tenure.dispatch.billing import Billing
@@ -29,7 +30,6 @@ from tenure.dispatch.ladder import pack_name
 from tenure.dispatch.sight import Sight
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch
-from tenure.notify.notifier import Notifier
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -38,6 +38,9 @@ from tenure_protocol.lease.machine import Ask, Cancel, Reserve, Revoke
 from tenure_protocol.records import Aboard, Intent, JobSpec, LaunchReceipt, Witness
 from tenure_protocol.store.api import Store, StoreSilent
 from tenure_protocol.store.settle import create_once
+
+if TYPE_CHECKING:
+    from tenure.notify.notifier import Notifier
 
 WATCH_EVERY_S = 1.0
 _NO_SLOTS_PARK_S = 15.0
@@ -127,6 +130,7 @@ class Dispatcher:
         self.notifier = notifier
         self._sight = Sight(store, self.rungs, clock, self.name, moves)
         self.world, self.observatory = self._sight.world, self._sight.observatory
+        self.spending = self._sight.spending
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)
         self.sweeper = Sweeper(rungs, store.url, clock, self.world)
 

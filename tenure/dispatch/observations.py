@@ -32,14 +32,13 @@ from tenure_protocol.records import (
     Witness,
     load,
 )
-from tenure_protocol.store.api import Lost, Missing, Store, StoreSilent, Unknown, Written
+from tenure_protocol.store.api import Missing, Store, StoreSilent, Written
 from tenure_worker.claim import read_spec
 from tenure_worker.pacing import DEATH_PER_H
 
 MOST_ROWS = 300  # of one (runner, card): the newest
-_NEWEST = (
-    60  # launches that are usual: a rung that becomes slower as a whole is so after 30 of them
-)
+#: Launches that are usual: a rung that becomes slower as a whole is so after 30 of them.
+_NEWEST = 60
 _READS = 32  # of manifests in one look
 _AGAIN_S = 60.0  # between two reads of the manifests of one attempt
 _WRITE_EVERY_S = 300.0
@@ -48,6 +47,7 @@ _READ_EVERY_S = 600.0  # what other dispatchers have seen
 #: Hours of work that the death rate of an unobserved platform is worth, against those observed.
 _PRIOR_H = 20.0
 RUNNING = "running"
+FLOPS_OF = "FLOPs of "  # how the work of an experiment that tells them begins
 Place = tuple[str, str]  # runner, card
 
 
@@ -110,12 +110,12 @@ class Observatory:
         self._places: dict[Place, _Place] = {}
         self._keys: dict[str, Place] = {}
         #: By rung, until any rows change: thousands of jobs ask for the same at every round.
-        self._start_s: dict[str, float] = {}
+        self._start_s: dict[str, float | None] = {}
         self._cards: dict[str, str] = {}
         self._written_s = clock.monotonic_s()
         self._read_s: float | None = None
         self._wanted = (
-            False  # an attempt is to be judged: it has moved its pointer since the last reading
+            False  # an attempt that moved its pointer since the last reading is to be judged
         )
         self.troubles: dict[str, str] = {}
 
@@ -262,7 +262,6 @@ class Observatory:
         start_s = None
         if track.claimed_s is not None:
             start_s = max(0.0, track.claimed_s - track.reserved_s)
-        steps = manifest.step - manifest.from_step if manifest else 0
         row = Observation(
             track.job,
             track.launch,
@@ -272,12 +271,13 @@ class Observatory:
             start_s,
             max(0.0, until_s - track.reserved_s) if until_s is not None else 0.0,
         )
-        if manifest is None or memory.spec.kind != "train" or steps <= 0:
+        busy_s, done = shown(memory.spec, manifest) if manifest else (0.0, 0.0)
+        if manifest is None or not done:
             return row
         return replace(
             row,
-            busy_s=manifest.busy_s,
-            done=steps * (manifest.flops_per_step or 1.0),
+            busy_s=busy_s,
+            done=done,
             median_step_s=manifest.median_step_s,
             ratios=manifest.ratios,
         )
@@ -322,10 +322,8 @@ class Observatory:
         )
         if isinstance(outcome, Written):
             kept.etag, kept.dirty = outcome.etag, False
-        elif isinstance(outcome, (Lost, Unknown)):
-            kept.etag = (
-                ""  # another dispatcher wrote it, or it is not known: read before the next try
-            )
+        else:  # another dispatcher wrote it, or that is not known: it is read before the next try
+            kept.etag = ""
             try:
                 self._read_place(key)
             except StoreSilent as error:
@@ -395,6 +393,13 @@ class Observatory:
             if row.rung == rung and row.start_s is not None
         ]
 
+    def start_s(self, rung: str) -> float | None:
+        """The median of these; ``None`` where none was seen."""
+        if rung not in self._start_s:
+            starts = self.starts_s(rung)
+            self._start_s[rung] = median(starts) if starts else None
+        return self._start_s[rung]
+
     def risks(self, rung: Rung) -> Risks:
         """What the timers of a launch on a rung are chosen by, as far as it is observed."""
         starts = self.starts_s(rung.name)
@@ -446,8 +451,7 @@ class Observatory:
             row.done,
             row.busy_s,
             row.paid_s,
-            (row.start_s or 0.0)
-            + track.loaded_s,  # what is paid once tells nothing of what is left
+            (row.start_s or 0.0) + track.loaded_s,  # paid once: it tells nothing of what is left
             m.step - m.from_step,
             left * each,
             guessed,
@@ -490,10 +494,8 @@ class Observatory:
         return found
 
     def _option(self, rung: Rung, per_s: float, share: float, predicted: bool = False) -> Option:
-        if rung.name not in self._start_s:
-            starts = self.starts_s(rung.name)
-            self._start_s[rung.name] = median(starts) if starts else quality.UNKNOWN_START_S
-        start_s = self._start_s[rung.name]
+        known_s = self.start_s(rung.name)
+        start_s = quality.UNKNOWN_START_S if known_s is None else known_s
         per_h, currency = (rung.price.per_h, rung.price.currency) if rung.price else (0.0, "")
         return Option(rung.name, per_s, share, start_s, per_h, currency, predicted)
 
@@ -516,17 +518,22 @@ def _is_to_be_launched(memory: JobMemory) -> bool:
 def work_of(spec: JobSpec, manifest: Manifest | None) -> str:
     """What the work of a job is counted in: FLOPs of a dtype where told, else steps of its configuration."""
     if manifest is not None and manifest.flops_per_step is not None:
-        return f"FLOPs of {manifest.dtype}"
+        return f"{FLOPS_OF}{manifest.dtype}"
     alike = canonical([spec.entry_point, spec.config, spec.code])
     return f"steps of {spec.experiment}/{short_id(alike)[:8]}"
 
 
+def shown(spec: JobSpec, m: Manifest) -> tuple[float, float]:
+    """Seconds in steps and work done, as a manifest tells; none for a job that has one milestone alone."""
+    steps = m.step - m.from_step
+    if spec.kind != "train" or steps <= 0:
+        return 0.0, 0.0
+    return m.busy_s, steps * (m.flops_per_step or 1.0)
+
+
 def peak_ratio(there: str, here: str, dtype: str) -> float | None:
     """How many times as fast one card is as another by their datasheets; ``None`` where one is unknown."""
-    try:
-        top, low = peaks.peak(there, dtype), peaks.peak(here, dtype)
-    except ValueError:  # a card that has no peak in this dtype
-        return None
+    top, low = peaks.known_peak(there, dtype), peaks.known_peak(here, dtype)
     return top.flops_per_s / low.flops_per_s if top and low else None
 
 

@@ -85,6 +85,11 @@ class Pace:
         after_s = self.paid_s - self.start_s
         return min(max(self.busy_s / after_s, _LEAST_SHARE), 1.0) if after_s > 0 else 1.0
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that what is left takes at this pace; ``None`` where nothing was measured."""
+        return takes_s(self.left, self.per_s, self.share) if self.per_s > 0 else None
+
 
 @dataclass(frozen=True)
 class Option:
@@ -97,6 +102,19 @@ class Option:
     per_h: float  # price in ``currency``; 0: free
     currency: str
     predicted: bool = False  # nobody has done this work there: by the peaks of the cards
+
+    def takes_s(self, left: float) -> float:
+        """Seconds that so much work takes there, once it has started."""
+        return takes_s(left, self.per_s, self.share)
+
+
+def takes_s(left: float, per_s: float, share: float) -> float:
+    """Seconds that work takes at a speed in steps and a useful share; infinite at no speed.
+
+    >>> takes_s(100.0, 10.0, 0.5), takes_s(1.0, 0.0, 1.0)
+    (20.0, inf)
+    """
+    return left / (per_s * share) if per_s > 0 else float("inf")
 
 
 @dataclass(frozen=True)
@@ -156,9 +174,9 @@ def judge(
     margin = (MARGIN if slow else BACK_MARGIN) * MARGIN_GROWTH**moves
     words = speed_words(pace, common)
     reachable = [*earlier, *(others if slow else [])]
-    stay = _Cost.of(pace.left, pace.per_s, pace.share, 0.0, here)
+    stay = _Cost.of(takes_s(pace.left, pace.per_s, pace.share), here)
     for option in reachable:
-        cost = _Cost.of(pace.left, option.per_s, option.share, option.start_s, option)
+        cost = _Cost.of(option.start_s + option.takes_s(pace.left), option)
         if stay.over(cost) > margin or (
             option in earlier and _preferable(stay, cost, option, margin)
         ):
@@ -216,8 +234,7 @@ class _Cost:
     currency: str
 
     @classmethod
-    def of(cls, left: float, per_s: float, share: float, start_s: float, at: Option) -> _Cost:
-        time_s = start_s + (left / (per_s * share) if per_s > 0 else float("inf"))
+    def of(cls, time_s: float, at: Option) -> _Cost:
         return cls(time_s, at.per_h * time_s / 3600.0, at.currency)
 
     def over(self, other: _Cost) -> float:

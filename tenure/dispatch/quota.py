@@ -36,33 +36,28 @@ class Left:
         assert 0 <= self.hours < inf and self.stale_s >= 0
 
 
-def fits(
-    need_s: float, left: Left | None, machines_open: int, wall_s: float | None, now_s: float
-) -> str | None:
-    """Why a launch that needs ``need_s`` seconds cannot reach its next milestone, or ``None``.
-
-    ``need_s`` is its start delay, the time to that milestone and the upload. ``machines_open`` are
-    those that draw on the same quota already; ``now_s`` is Unix time, as renewals are.
-
-    >>> fits(7200.0, None, 0, 3600.0, 0.0)
-    'its next milestone is 2.0 h away, and a launch lives 1.0 h there'
-    >>> fits(7200.0, Left(3.0, None, "30 of 33 h are used", 0.0), 1, None, 0.0)
-    'its next milestone is 2.0 h away, and the quota ends in 1.5 h with 2 machines (30 of 33 h are used)'
-    >>> fits(7200.0, Left(3.0, 3600.0, "renewed in 1.0 h", 0.0), 1, None, 0.0) is None
-    True
-    """
-    return past_wall(need_s, wall_s) or past_quota(need_s, left, machines_open, now_s)
-
-
 def past_wall(need_s: float, wall_s: float | None) -> str | None:
-    """Why a launch that lives ``wall_s`` seconds cannot reach its milestone: it never will there."""
+    """Why a launch that lives ``wall_s`` seconds cannot reach its milestone: it never will there.
+
+    >>> past_wall(7200.0, 3600.0)
+    'its next milestone is 2.0 h away, and a launch lives 1.0 h there'
+    """
     if wall_s is None or need_s <= wall_s:
         return None
     return f"its next milestone is {span(need_s)} away, and a launch lives {span(wall_s)} there"
 
 
 def past_quota(need_s: float, left: Left | None, machines_open: int, now_s: float) -> str | None:
-    """Why what is left of a quota does not last to a launch's milestone: until it is renewed."""
+    """Why what is left of a quota does not last to a launch's milestone: until it is renewed.
+
+    ``need_s`` is its start delay, the time to that milestone and the upload. ``machines_open`` are
+    those that draw on the same quota already; ``now_s`` is Unix time, as renewals are.
+
+    >>> past_quota(7200.0, Left(3.0, None, "30 of 33 h are used", 0.0), 1, 0.0)
+    'its next milestone is 2.0 h away, and the quota ends in 1.5 h with 2 machines (30 of 33 h are used)'
+    >>> past_quota(7200.0, Left(3.0, 3600.0, "renewed in 1.0 h", 0.0), 1, 0.0) is None
+    True
+    """
     ends_s = ends_in_s(left, machines_open + 1, now_s)
     if left is None or ends_s is None or need_s <= ends_s:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 
 from tenure.dispatch.contract import ALL_KINDS
 from tenure.dispatch.decide import JobView, RungView, Snapshot
@@ -63,7 +62,7 @@ class Sight:
                 rung.runner_name,
                 self.quotas.left_h(name),
                 self.quotas.awaited(name) or "",
-                median(self.observatory.starts_s(name) or [0.0]),
+                self.observatory.start_s(name) or 0.0,
             )
             for name, rung in self._rungs.items()
         }

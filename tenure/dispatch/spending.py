@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tenure.dispatch import ledger
 from tenure.dispatch.ladder import Rung
@@ -16,6 +17,19 @@ from tenure_protocol.store.api import Missing, Store, StoreSilent
 _READ_EVERY_S = 60.0
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What a plan has paid in one currency."""
+
+    settled: float = 0.0
+    running: float = 0.0  # so far, by launches that are not settled
+
+    @property
+    def whole(self) -> float:
+        """Both together."""
+        return self.settled + self.running
+
+
 class Spending:
     """The sums of one dispatcher. It reads nothing as long as no plan has a budget."""
 
@@ -25,6 +39,7 @@ class Spending:
         self._clock = clock
         self._world = world
         self._entries: dict[str, LedgerEntry | None] = {}  # by key; None: it cannot be read
+        self._settled: list[LedgerEntry] = []  # of these, each launch once
         self._read_s: float | None = None
         self._seen_open: set[tuple[str, int]] = set()  # bills, at the last reading
         self.troubles: dict[str, str] = {}
@@ -46,6 +61,7 @@ class Spending:
             self._read_s, self._seen_open = now_s, set(self._world.bills)
         except StoreSilent as error:  # what is known stands: a budget is never taken for unspent
             self.troubles[keys.LEDGER] = str(error)
+        self._settled = ledger.once(entry for entry in self._entries.values() if entry)
 
     def _entry(self, key: str) -> LedgerEntry | None:
         found = self._store.read(key)
@@ -60,30 +76,28 @@ class Spending:
         budgets = {plan: budget for plan, budget in self._world.budgets.items() if budget}
         if not budgets:
             return {}
-        sums = self._sums()
+        sums = self.sums()
         return {
             (plan, currency): (
-                f"the budget of plan {plan} is spent: {sums.get((plan, currency), 0.0):.2f} of "
-                f"{amount:.2f} {currency}"
+                f"the budget of plan {plan} is spent: {spent.whole:.2f} of {amount:.2f} {currency}"
             )
             for plan, budget in budgets.items()
             for currency, amount in budget.items()
-            if sums.get((plan, currency), 0.0) >= amount
+            if (spent := sums.get((plan, currency), Spent())).whole >= amount
         }
 
-    def _sums(self) -> dict[tuple[str, str], float]:
-        """What was paid and is being paid, by (plan, currency)."""
-        sums: dict[tuple[str, str], float] = {}
-        entries = ledger.once(entry for entry in self._entries.values() if entry)
-        settled = {(entry.job, entry.launch) for entry in entries}
-        for entry in entries:
-            self._add(sums, entry.job, entry.currency, entry.amount)
-        for bill in self._open(settled):
+    def sums(self) -> dict[tuple[str, str], Spent]:
+        """What was paid and is being paid, by (plan, currency), as of the last look."""
+        sums: dict[tuple[str, str], Spent] = {}
+        for entry in self._settled:
+            self._add(sums, entry.job, entry.currency, Spent(settled=entry.amount))
+        for bill in self._open({(entry.job, entry.launch) for entry in self._settled}):
             price = self._rungs[bill.rung].price
             if price and bill.intent:
                 part = ledger.share(bill.intent, bill.receipt)
                 hours = max(0.0, self._clock.monotonic_s() - bill.since_s) / 3600.0
-                self._add(sums, bill.job, price.currency, price.per_h * hours * part)
+                running = Spent(running=price.per_h * hours * part)
+                self._add(sums, bill.job, price.currency, running)
         return sums
 
     def _open(self, settled: set[tuple[str, int]]) -> Iterable[Bill]:
@@ -92,9 +106,11 @@ class Spending:
                 yield bill
 
     def _add(
-        self, sums: dict[tuple[str, str], float], job: str, currency: str, amount: float
+        self, sums: dict[tuple[str, str], Spent], job: str, currency: str, more: Spent
     ) -> None:
         memory = self._world.jobs.get(job)
         if memory is not None:
-            plan = memory.plan, currency
-            sums[plan] = sums.get(plan, 0.0) + amount
+            old = sums.get((memory.plan, currency), Spent())
+            sums[memory.plan, currency] = Spent(
+                old.settled + more.settled, old.running + more.running
+            )

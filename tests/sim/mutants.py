@@ -426,7 +426,7 @@ def a_save_before_the_last_pointer_is_settled(patch: Patch) -> None:
     def take(self: worker.Tenure) -> None:
         real(self)
         if self._move:
-            self._in_transit = False
+            self.in_transit = False
 
     _without_guard(patch, Hold, machine._next_in_line)
     patch.setattr(worker.Tenure, "_take_answers", take)

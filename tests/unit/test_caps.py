@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,12 +22,6 @@ from tests.fake_clock import FakeClock
 from tests.unit.worker_world import World
 
 WORKER = Path(caps.__file__).parents[1]
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
 
 
 # ------------------------------------------------------------------------------------ the journal

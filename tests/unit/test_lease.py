@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -48,12 +47,6 @@ from tests.faulty_store import WRITE_FAULTS, FaultyStore
 
 KEY = "witness/e/j.json"
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
@@ -460,12 +460,6 @@ def test_vacancy_says_the_numbers() -> None:
 # ----------------------------------------------------------------------------------- watch
 
 KEY = "witness/e/j.json"
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as made:
-        yield made
 
 
 def look(watched: Watch, etag: str = "e1") -> None:

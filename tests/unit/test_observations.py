@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -123,12 +122,6 @@ class Pool:
         workers = [Worker(self, spec) for spec in self.specs[:count]]
         self.tick()
         return workers
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
 
 
 def test_a_launch_becomes_a_row_with_its_start_its_speed_and_its_end(clock: FakeClock) -> None:

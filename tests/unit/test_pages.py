@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -42,12 +42,6 @@ from tests.unit.test_dispatcher import Bench, ListingRunner
 from tests.unit.test_observations import FLOPS, T4, Pool, Worker
 
 PNG = b"\x89PNG"
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -26,17 +26,25 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure.dispatch.ladder import Price, Rung
-from tenure.dispatch.quota import HANGS_AFTER_S, READ_EVERY_S, Left, QuotaBook, fits
+from tenure.dispatch.quota import (
+    HANGS_AFTER_S,
+    READ_EVERY_S,
+    Left,
+    QuotaBook,
+    past_quota,
+    past_wall,
+)
 from tests.fake_clock import FakeClock
 from tests.unit.test_dispatcher import ListingRunner
 
 HOUR_S = 3600.0
 
 
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
+def fits(
+    need_s: float, left: Left | None, machines_open: int, wall_s: float | None, now_s: float
+) -> str | None:
+    """Why a launch cannot reach a milestone that is so far away, or ``None``."""
+    return past_wall(need_s, wall_s) or past_quota(need_s, left, machines_open, now_s)
 
 
 @dataclass

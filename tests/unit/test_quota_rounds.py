@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tenure.dispatch.contract import ALL_KINDS, Capacity, Quota
@@ -73,12 +71,6 @@ class Granted(Park):
             if self.clock.monotonic_s() >= until_s:
                 return tick.reason(self.jobs[0])
             self.clock.sleep(1.0)
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
 
 
 def test_nothing_is_launched_before_the_first_word_of_a_quota(clock: FakeClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -135,12 +135,6 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         ("machines", []), ("orders", []), ("fails", {}), ("unlisted", set()), ("left", None),
     ):  # fmt: skip
         monkeypatch.setattr(ListPlatform, name, value)
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as one:
-        yield one
 
 
 Make = Callable[..., RentedRunner]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tenure.dispatch import decide
 from tenure.dispatch.contract import Bounded, Closed
 from tenure.dispatch.ladder import Price, Rung
@@ -66,12 +62,6 @@ class Purse:
     def reason(self, tick: Tick, number: int = 0) -> str:
         job = self.specs[number].id
         return next(why for action, why in reversed(tick.decisions) if action.job == job)
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
 
 
 def test_a_spent_budget_stops_the_jobs_with_a_last_milestone_and_then_ends_them(

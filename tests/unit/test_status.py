@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from tenure.cli import grounds, why
 from tenure.cli.grounds import Grounds, numbers_of
-from tenure.cli.status import Overview, Progress, left_s
+from tenure.cli.status import Overview, Progress
 from tenure.cli.workplace import Workplace
 from tenure.dispatch.contract import Quota, Unreachable
 from tenure.dispatch.decide import Action, ReleaseBill
-from tenure.dispatch.history import launch_rows, read_entries, read_history, read_observations
+from tenure.dispatch.history import launch_rows, read_history, read_observations
 from tenure.dispatch.ladder import Rung
+from tenure.dispatch.ledger import read_ledger
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.observations import work_of
 from tenure.dispatch.quality import Pace
@@ -45,7 +46,9 @@ from tenure_protocol.store.memory import MemoryStore
 from tests.tenure_command import tenure
 from tests.unit.test_cli import CLAIM, HOLDER, RESERVE, TERMS, Shop, spec
 from tests.unit.test_dispatcher import ListingRunner
+from tests.unit.test_outlook import shop
 
+__all__ = ["shop"]  # a fixture
 FLOPS = 1e9  # of a step
 ROOT = Path(".tenure/store")  # of the folder that a test runs in
 PRICED = """\
@@ -58,15 +61,6 @@ card = "cpu"
 price_class = "on_demand"
 price = {currency = "usd", per_h = 2.0}
 """
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A store in an empty folder, which is the one that commands run in."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("TENURE_CONFIG", "TENURE_STORE"):
-        monkeypatch.delenv(name, raising=False)
-    yield Shop(DirectoryStore(tmp_path / ".tenure" / "store"))
 
 
 def milestone(shop: Shop, job: JobSpec, step: int = 100, **told: object) -> Manifest:
@@ -247,7 +241,7 @@ def test_what_is_left_adds_up(
     assert found.steps_total == step + more
     assert found.eta_s == pytest.approx(more * busy_s / steps / pace.share)
     assert Progress.of(replace(pace, guessed=True), step) == Progress()
-    assert left_s(replace(pace, busy_s=0.0)) is None
+    assert replace(pace, busy_s=0.0).left_s is None
 
 
 # --------------------------------------------------------------------------------------- why
@@ -350,11 +344,11 @@ def test_the_ledger_of_one_job_is_read_and_no_other(shop: Shop) -> None:
     for seed in range(5):
         settle(shop, spec(seed), 1, 60.0, "over")
     store = Counting(ROOT)
-    entries, troubles = read_entries(store, [spec(2).id])
+    entries, troubles = read_ledger(store, [spec(2).id])
     assert [each.job for each in entries] == [spec(2).id] and not troubles
     assert len(store.taken()) == 2, "one listing and one read"
     shop.put(keys.ledger("other", spec(2).id, 2, "closed"), b"no JSON")
-    entries, (trouble,) = read_entries(shop.store, [spec(2).id])
+    entries, (trouble,) = read_ledger(shop.store, [spec(2).id])
     assert len(entries) == 1 and "ledger/other" in trouble
 
 

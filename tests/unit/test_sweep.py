@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -94,12 +94,6 @@ class Yard:
         lease = acquire(self.store, key, self.jobs[number], 1, 100.0, 1.0, self.clock)
         assert isinstance(lease, Lease)
         lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {}))
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as made:
-        yield made
 
 
 def test_an_orphan_is_ended_and_told_once(clock: FakeClock) -> None:

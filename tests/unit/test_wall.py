@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,20 +27,14 @@ __all__ = ["make", "no_torch"]  # fixtures
 HOUR_S = 3600.0
 
 
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as clock:
-        yield clock
-
-
 @dataclass
 class Loop:
     """A tenure as the wall sees it."""
 
     clock: FakeClock
     median_step_s: float = 0.0
-    _save_s: float | None = None
-    _in_transit: bool = False
+    save_s: float | None = None
+    in_transit: bool = False
     asked: list[tuple[float, float, str]] = field(default_factory=list)  # when, within, why
 
     def request_stop(self, reason: str, within_s: float) -> None:
@@ -63,19 +56,19 @@ def test_a_loop_that_has_saved_nothing_gets_the_grace_of_a_signal(clock: FakeClo
 
 
 def test_a_slow_save_is_begun_earlier(clock: FakeClock) -> None:
-    assert before_the_wall(Loop(clock, _save_s=90.0)) == pytest.approx(360.0)
+    assert before_the_wall(Loop(clock, save_s=90.0)) == pytest.approx(360.0)
 
 
 @pytest.mark.parametrize("upload_s", [100.0, 700.0])
 def test_the_last_upload_counts(clock: FakeClock, upload_s: float) -> None:
-    loop = Loop(clock, _save_s=10.0)
+    loop = Loop(clock, save_s=10.0)
 
     def uploads() -> None:
         for lasts_s in (3 * upload_s, upload_s):
             clock.sleep(1000.0)
-            loop._in_transit = True
+            loop.in_transit = True
             clock.sleep(lasts_s)
-            loop._in_transit = False
+            loop.in_transit = False
 
     clock.spawn(uploads, "uploads")
     assert before_the_wall(loop) == pytest.approx(40.0 + upload_s, abs=2 * wall.LOOK_EVERY_S)
@@ -86,14 +79,14 @@ def test_an_upload_under_way_counts_while_it_is_longer_than_the_last(clock: Fake
 
     def upload() -> None:
         clock.sleep(12 * HOUR_S - 1000.0)
-        loop._in_transit = True
+        loop.in_transit = True
 
     clock.spawn(upload, "upload")
     assert before_the_wall(loop) == pytest.approx(500.0, abs=2 * wall.LOOK_EVERY_S)
 
 
 def test_a_session_that_is_short_beside_its_saves_is_worked_in(clock: FakeClock) -> None:
-    assert before_the_wall(Loop(clock, _save_s=HOUR_S), session_s=HOUR_S) == pytest.approx(900.0)
+    assert before_the_wall(Loop(clock, save_s=HOUR_S), session_s=HOUR_S) == pytest.approx(900.0)
 
 
 @settings(deadline=None)
@@ -159,7 +152,7 @@ def test_a_job_goes_from_machine_to_machine_and_loses_no_step(
 def test_a_tenure_has_what_the_wall_looks_at(clock: FakeClock) -> None:
     world = World(clock)
     with world.claimed() as tenure:
-        assert isinstance(tenure, Tenure) and (tenure._save_s, tenure._in_transit) == (None, False)
+        assert isinstance(tenure, Tenure) and (tenure.save_s, tenure.in_transit) == (None, False)
         world.steps(tenure, 3)
 
         def save(folder: Path) -> None:
@@ -167,7 +160,7 @@ def test_a_tenure_has_what_the_wall_looks_at(clock: FakeClock) -> None:
             (folder / "model").write_text("m")
 
         tenure.milestone(save)
-        assert tenure._save_s == 2.0 and tenure._in_transit
+        assert tenure.save_s == 2.0 and tenure.in_transit
         tenure.finish({})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -75,12 +75,6 @@ class Fleet:
 
     def asked_of(self, call: str) -> list[str]:
         return [key for made, key in self.asked if made == call]
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as made:
-        yield made
 
 
 def seasoned(clock: FakeClock, jobs: int = 1, silence_s: float = 600.0) -> Fleet:

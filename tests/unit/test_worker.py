@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -45,12 +45,6 @@ from tests.toy.experiment import Toy
 from tests.unit.worker_world import MEASURED, World
 
 FLOOR_S = 9.0  # three times the deadline and the p99 of a memory store
-
-
-@pytest.fixture
-def clock() -> Iterator[FakeClock]:
-    with FakeClock() as made:
-        yield made
 
 
 @pytest.fixture

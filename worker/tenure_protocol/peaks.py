@@ -81,6 +81,18 @@ def peak(card: str, dtype: str) -> Peak | None:
     return Peak(row.tflops[dtype] * 1e12, row.source, measured=False)
 
 
+def known_peak(card: str, dtype: str) -> Peak | None:
+    """The same, and ``None`` too for a known card that has no peak in a dtype.
+
+    >>> known_peak("Tesla T4", "bf16") is None, known_peak("cpu", "fp32") is None
+    (True, True)
+    """
+    try:
+        return peak(card, dtype)
+    except ValueError:
+        return None
+
+
 def dtypes_of(card: str) -> tuple[str, ...]:
     """The formats a card has a datasheet peak in; none for a card that is not in the table.
 

@@ -72,10 +72,7 @@ class Pacing:
 
     def first_silence_s(self, work: Work | None) -> float:
         """The lease over the first steps: by their FLOPs and the card's peak, where it is longer than usual."""
-        try:
-            top = peaks.peak(self._card, work.dtype) if work else None
-        except ValueError:  # the card has no peak in that dtype
-            top = None
+        top = peaks.known_peak(self._card, work.dtype) if work else None
         if work is None or top is None:
             return self._within(UNMEASURED_S)
         predicted_s, _ = first_silence_s(work.flops, top.flops_per_s, _LOW_SPEED, self._k)

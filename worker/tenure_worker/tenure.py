@@ -93,9 +93,9 @@ class Tenure:
         self._retry_s = 0.0  # no further write before, after one that had no answer
         self._announced: Announced | None = None
         self._move: Move | None = None
-        self._in_transit = False  # a snapshot is with the courier
+        self.in_transit = False  # a snapshot is with the courier
         self._saves = 0
-        self._save_s: float | None = None
+        self.save_s: float | None = None
         self._stop: tuple[str, float] | None = None  # why, and when at the latest
         self._asked: Asked | None = None  # the request that has been read already
         self._last_milestone = 0
@@ -210,25 +210,25 @@ class Tenure:
         if self._stop:  # here it is, and worth the little that writing it takes
             self._stop = (self._stop[0], max(self._stop[1], self._now() + STOP_GRACE_S))
         self._look(self._now())
-        self._wait(lambda: not self._in_transit, "the previous snapshot is on its way")
+        self._wait(lambda: not self.in_transit, "the previous snapshot is on its way")
         self._saves += 1
         folder = self.folder / f"{self.step_number}-{self._saves}"
         folder.mkdir()
         draft_prefix = keys.save(self.spec.id, self._lease.attempt, self.step_number, self._saves)
-        expected_s = UNMEASURED_S if self._save_s is None else 4 * self._save_s
+        expected_s = UNMEASURED_S if self.save_s is None else 4 * self.save_s
         if expected_s > self._silence_s / 3:
             self.announce("writing a snapshot", expected_s)
         began_s = self._now()
         save(folder)
         snapshot.names(folder, draft_prefix)
-        self._save_s = self._now() - began_s
+        self.save_s = self._now() - began_s
         self._courier.hand_over(Parcel(folder, self._draft()))
-        self._in_transit = True
+        self.in_transit = True
         self._last_milestone = self.step_number
         self._journal.flush()
         self._last_s = self._segment_s = self._now()
         if self._stop:
-            self._wait(lambda: not self._in_transit, "the last snapshot is on its way")
+            self._wait(lambda: not self.in_transit, "the last snapshot is on its way")
             self._release(exits.RELEASED, self._stop[0])
 
     def announce(self, reason: str, seconds: float) -> None:
@@ -266,7 +266,7 @@ class Tenure:
                 f"the result has {size} bytes, at most {MAX_RESULT_BYTES} fit; "
                 "write anything larger to a file of the last snapshot"
             )
-        self._wait(lambda: not self._in_transit, "the last snapshot is on its way")
+        self._wait(lambda: not self.in_transit, "the last snapshot is on its way")
         self._end(exits.FINISHED, "finished", dict(body))
 
     def request_stop(self, reason: str, within_s: float = STOP_GRACE_S) -> None:
@@ -440,7 +440,7 @@ class Tenure:
         self._journal.answered()
         if isinstance(errand, Hold) and errand.move and errand.move == self._move:
             self._pointer = errand.move.pointer
-            self._move, self._in_transit = None, False
+            self._move, self.in_transit = None, False
         asked = self._lease.witness.asked
         if asked and asked != self._asked:
             self._asked = asked
@@ -516,7 +516,7 @@ class Tenure:
         until_s = self._now() + STOP_GRACE_S
         try:
             self._wait(
-                lambda: not self._in_transit or self._now() >= until_s,
+                lambda: not self.in_transit or self._now() >= until_s,
                 "the last snapshot is on its way",
             )
         except Exception as error:  # it cannot be delivered; what ends the attempt is told already

@@ -24,8 +24,8 @@ _MOST_OF_SESSION = 0.25  # what is given up for the last milestone, whatever sav
 class Guarded(Protocol):
     """The side of a tenure that the wall speaks to, from a thread of its own."""
 
-    _save_s: float | None  # how long the last save took
-    _in_transit: bool  # whether a snapshot is being uploaded
+    save_s: float | None  # how long the last save took
+    in_transit: bool  # whether a snapshot is being uploaded
 
     @property
     def median_step_s(self) -> float:
@@ -91,12 +91,12 @@ class Wall:
         """How long the loop may still go on."""
         now_s = self._clock.monotonic_s()
         upload_s = self._upload(tenure, now_s)
-        early_s = ahead_s(session_s, tenure._save_s, upload_s, tenure.median_step_s)
+        early_s = ahead_s(session_s, tenure.save_s, upload_s, tenure.median_step_s)
         return self._at_s - now_s - early_s
 
     def _upload(self, tenure: Guarded, now_s: float) -> float:
         """How long an upload takes: the last one, or the one under way where that is longer."""
-        if tenure._in_transit:
+        if tenure.in_transit:
             self._sent_s = now_s if self._sent_s is None else self._sent_s
             return max(self._upload_s, now_s - self._sent_s)
         if self._sent_s is not None:
