@@ -19,7 +19,7 @@ from tenure.dispatch.history import (
     read_observations,
     running_costs,
 )
-from tenure.dispatch.observations import FLOPS_OF, RUNNING, Place, shown, work_of
+from tenure.dispatch.observations import FLOPS_OF, RUNNING, Place, believable, shown, work_of
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure_protocol import peaks
 from tenure_protocol.records import LedgerEntry, Observation
@@ -71,7 +71,7 @@ def _complete(
     The dispatcher that saw it end may not have written it yet, or may never; one that looked away
     while it began and ended has seen no work.
     """
-    m, spec = done.manifest, done.spec
+    m, spec = believable(done.manifest), done.spec
     busy_s, work_done = shown(spec, m)
     launch = spec.id, last.launch
     for every in observed.values():

@@ -22,6 +22,7 @@ from tenure_protocol import peaks
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, encode, short_id
 from tenure_protocol.lease import keys
+from tenure_protocol.ratios import MOST_STEPS, Ratios
 from tenure_protocol.records import (
     FINAL,
     JobSpec,
@@ -32,13 +33,15 @@ from tenure_protocol.records import (
     Witness,
     load,
 )
-from tenure_protocol.store.api import Missing, Store, StoreSilent, Written
+from tenure_protocol.store.api import Missing, Store, StoreSilent, Written, is_key
+from tenure_protocol.work import DTYPES
 from tenure_worker.claim import read_spec
 from tenure_worker.pacing import DEATH_PER_H
 
 MOST_ROWS = 300  # of one (runner, card): the newest
 #: Launches that are usual: a rung that becomes slower as a whole is so after 30 of them.
 _NEWEST = 60
+_MOST, _MOST_CHARS = 1e30, 100  # of a number that a worker tells, and of the name of a card
 _READS = 32  # of manifests in one look
 _AGAIN_S = 60.0  # between two reads of the manifests of one attempt
 _WRITE_EVERY_S = 300.0
@@ -194,9 +197,10 @@ class Observatory:
         try:
             if pointer is not None and pointer != track.pointer:
                 key = keys.manifest(track.job, pointer)
-                found = self._store.read(key)
+                # A rented machine may write any pointer too, and a key that cannot be has no manifest.
+                found = self._store.read(key) if is_key(key) else Missing()
                 if not isinstance(found, Missing):
-                    m = track.manifest = _in_short(load(Manifest, found.body, key))
+                    m = track.manifest = believable(load(Manifest, found.body, key))
                     if m.flops_per_step is not None and m.steps_total is not None:
                         self._flops_left[track.job] = (
                             max(0, m.steps_total - m.step) * m.flops_per_step
@@ -561,10 +565,45 @@ def _newest(rows: dict[tuple[str, int], Observation]) -> dict[tuple[str, int], O
     return rows
 
 
-def _in_short(manifest: Manifest) -> Manifest:
-    """What is judged by: the files and the packages of 10,000 attempts would fill the memory."""
+def believable(manifest: Manifest) -> Manifest:
+    """What a manifest is judged by, without the rest: the packages of 10,000 attempts would fill the memory.
+
+    Whoever runs a rented machine may write any numbers into it: those that cannot be show no work.
+    """
     card = manifest.fingerprint.get("card")
-    return replace(manifest, files={}, fingerprint={"card": card} if card else {})
+    short = replace(
+        manifest,
+        files={},
+        fingerprint={"card": card[:_MOST_CHARS]} if isinstance(card, str) and card else {},
+    )
+    if _possible(manifest):
+        return short
+    return replace(
+        short,
+        from_step=manifest.step,
+        busy_s=0.0,
+        median_step_s=None,
+        flops_per_step=None,
+        dtype=None,
+        steps_total=None,
+        ratios=None,
+    )
+
+
+def _possible(m: Manifest) -> bool:
+    """Whether a worker of ours could have measured it."""
+    if not (0 <= m.from_step <= m.step <= MOST_STEPS and 0 <= (m.steps_total or 0) <= MOST_STEPS):
+        return False
+    if not (0 <= m.busy_s <= _MOST and 0 <= (m.median_step_s or 0.0) <= _MOST):
+        return False
+    if m.flops_per_step is not None and not (0 < m.flops_per_step <= _MOST and m.dtype in DTYPES):
+        return False
+    try:
+        if m.ratios is not None:
+            Ratios.from_json(m.ratios)
+    except ValueError:
+        return False
+    return True
 
 
 def _seen(row: Observation) -> tuple[bool, float, float, bool, str]:

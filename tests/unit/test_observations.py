@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Confirmed, Lease, acquire, read_witness
 from tenure_protocol.lease.machine import Finish, Hold, Move, Release
-from tenure_protocol.records import JobSpec, Manifest, Observation, Observations, load
+from tenure_protocol.records import JobSpec, Manifest, Observation, Observations, Pointer, load
 from tenure_protocol.store.api import Found, Store, Written
 from tenure_protocol.store.memory import MemoryStore
 from tests.fake_clock import FakeClock
@@ -49,6 +50,7 @@ class Worker:
         total: int | None = 10_000,
         flops: float | None = FLOPS,
         slept: bool = False,
+        lie: Mapping[str, object] = {},
     ) -> None:
         """So many steps, unless the time for them has passed already, and then a milestone."""
         lease, pool, old = self.lease, self.pool, self.lease.witness.pointer
@@ -60,6 +62,7 @@ class Worker:
             {"card": self.card}, old, step_s, self.busy_s, self.began_at, flops,
             "fp16" if flops else None, total,
         )  # fmt: skip
+        manifest = replace(manifest, **lie)  # type: ignore[arg-type]
         body = encode(manifest)
         pointer = manifest.pointer(body)
         assert isinstance(pool.store.create(keys.manifest(self.spec.id, pointer), body), Written)
@@ -317,6 +320,53 @@ def test_those_of_a_newer_tenure_are_left_alone_and_named(clock: FakeClock) -> N
     assert key in tick.troubles and "upgrade this side" in tick.troubles[key]
     found = pool.store.read(key)
     assert isinstance(found, Found) and json.loads(found.body)["protocol"] == 99
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"flops_per_step": -1.0},
+        {"flops_per_step": 1e308},
+        {"busy_s": -5.0},
+        {"dtype": "x" * 50_000},
+        {"steps_total": -7},
+        {"steps_total": 10**400},
+        {"step": 2**60, "steps_total": None},
+        {"median_step_s": -1.0},
+        {"from_step": -(10**400)},
+        {"ratios": {"seen": {str(n): 1 for n in range(100_000)}}},
+        {"ratios": {"x": "y"}},
+    ],
+    ids=lambda lie: str(lie)[:40],
+)
+def test_a_machine_that_lies_about_its_work_ends_no_dispatcher(
+    clock: FakeClock, lie: dict[str, object]
+) -> None:
+    """Whoever runs a rented machine may write any manifest of its job."""
+    pool = Pool(clock, 1)
+    (worker,) = pool.started()
+    worker.train(100, 2.0, lie=lie)
+    for _ in range(3):
+        pool.tick(61.0)
+    pool.dispatcher.observatory.write(at_once=True)
+    (row,) = pool.stored().values()
+    assert (row.done, row.busy_s, row.median_step_s, row.ratios) == (0.0, 0.0, None, None)
+    assert sum(entry.size for entry in pool.store.list(keys.OBSERVATIONS)) < 2_000
+    assert pool.dispatcher.observatory.pace(row.job) is None
+    worker.finish()
+    pool.tick()
+    assert pool.dispatcher.world.jobs[pool.specs[0].id].final
+
+
+def test_a_pointer_that_no_key_can_hold_ends_no_dispatcher(clock: FakeClock) -> None:
+    pool = Pool(clock, 1)
+    (worker,) = pool.started()
+    lease = worker.lease
+    pointer = Pointer(lease.attempt, 10**400, 1, 1, "0" * 64)
+    move = Hold(lease.holder, lease.attempt, SILENCE_S, None, Move(pointer, None))
+    assert isinstance(lease.write(move), Confirmed)
+    pool.tick(61.0)
+    assert pool.dispatcher.observatory.pace(pool.specs[0].id) is None
 
 
 def test_corrupt_ones_cost_knowledge_and_no_job(clock: FakeClock) -> None:
