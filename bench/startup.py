@@ -20,8 +20,8 @@ ROUNDS, QUICK_ROUNDS = 21, 3
 MOST_S = 0.5
 COMMANDS: dict[str, list[str]] = {
     "python -c pass": ["-c", "pass"],
-    "tenure --help": ["-c", "from tenure.cli import main; main()", "--help"],
-    "tenure --version": ["-c", "from tenure.cli import main; main()", "--version"],
+    "tenure --help": ["-c", "from tenure.__main__ import main; main()", "--help"],
+    "tenure --version": ["-c", "from tenure.__main__ import main; main()", "--version"],
 }
 
 

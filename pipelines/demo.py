@@ -366,8 +366,8 @@ class Faults:
     def _degrade(self, dispatcher: Dispatcher, jobs: Sequence[str]) -> None:
         """Let the machine of a launch on the rung SPOT degrade while it loads what it needs.
 
-        An attempt is judged from its first milestone on and then once a minute, which none of these
-        trainings lasts: so it is slow from its beginning.
+        An attempt is judged from its first milestone on, and these trainings are short: so it is slow from
+        its beginning.
         """
         if sum(_waits(dispatcher, job) for job in jobs) > QUEUE:
             return

@@ -12,6 +12,7 @@ import errno
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -79,6 +80,7 @@ class CommandGroup(TyperGroup):
     def invoke(self, ctx: Context) -> object:
         """Run a command; what it raises for a person becomes a sentence and an exit code."""
         try:
+            _obey_interrupts()
             found = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be printed is told here, not after the last line
             return found
@@ -117,6 +119,12 @@ def build(app: typer.Typer) -> CommandGroup:
     for name, target in targets.items():
         group.commands[name] = LazyCommand(name, target)
     return group
+
+
+def _obey_interrupts() -> None:
+    """Ctrl-C raises ``KeyboardInterrupt`` again; ``tenure.__main__`` had it end the process."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _unprintable(error: OSError) -> bool:

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import psutil
 
-from tenure.cli import main
+from tenure.__main__ import main
 from tenure.errors import StoreOutOfReach
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.lease import keys
@@ -33,7 +33,11 @@ SLOTS = 5
 RUNNER: dict[str, object] = {
     "threads": 1, "claim_window_s": 10.0, "linger_s": 2.0, "grace_s": 5.0
 }  # fmt: skip
-TENURE = "from tenure.cli import main; main()"
+TENURE = "from tenure.__main__ import main; main()"
+#: Before any of it: no program can do anything about Ctrl-C while Python itself starts.
+BEGIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); open({begun!r}, 'w').close(); "
+)
 DOOMED = "from tests.e2e.chaos_world import doomed; doomed({part!r}, {count}, {after})"
 #: The lease of these jobs, so that a lost worker costs seconds and not the minute that S3 asks for.
 LEASE_S = 10.0
@@ -80,9 +84,10 @@ class Command:
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         self.name = name
         self.log = folder / f"{name}.txt"
+        self._begun = folder / f"{name}.begun"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", start, *args],
+                [sys.executable, "-c", BEGIN.format(begun=str(self._begun)) + start, *args],
                 cwd=folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -103,6 +108,8 @@ class Command:
 
     def interrupt(self, again_s: float | None = None) -> None:
         """Ctrl-C, perhaps once more ``again_s`` later; it ends by itself and without a traceback."""
+        while self.code is None and not self._begun.exists():
+            SYSTEM.sleep(0.01)
         self.send(signal.SIGINT)
         if again_s is not None:
             SYSTEM.sleep(again_s)

@@ -19,7 +19,7 @@ from tenure_protocol.store.api import Found
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker.snapshot import fetch
 
-COMMAND = [sys.executable, "-c", "from tenure.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "tenure"]
 
 
 def tenure(folder: Path, *args: str, code: int = 0) -> str:

@@ -97,7 +97,7 @@ class Without(PathFinder):
             return None
         return super().find_spec(name, path, target)
 sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
-from tenure.cli import main
+from tenure.__main__ import main
 main()
 """
 
@@ -124,3 +124,49 @@ def test_without_its_packages_a_command_names_the_extra(
         rf"tenure: `tenure {args[0]}` needs the extra dagster \({missing} .*'\.\[dagster\]'\n",
         done.stderr,
     )
+
+
+AT_IMPORT = """
+import os, signal, sys
+class Interrupting:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == NAME:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting)
+from tenure.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("tenure.cli", -signal.SIGINT),
+        ("typer.main", -signal.SIGINT),
+        ("tenure.cli.plain", -signal.SIGINT),
+        ("tenure.cli.status", 130),
+        ("tenure.dispatch.loop", 130),
+    ],
+)
+def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    place = Place.make(tmp_path / "early")
+    done = subprocess.run(
+        [sys.executable, "-c", AT_IMPORT.replace("NAME", repr(name)), "status"],
+        cwd=place.folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_where_interrupts_are_ignored_the_command_ignores_them_too(tmp_path: Path) -> None:
+    """As under nohup: neither while it is imported nor later."""
+    place = Place.make(tmp_path / "nohup")
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    for name in ("tenure.cli", "tenure.cli.status"):
+        done = subprocess.run(
+            [sys.executable, "-c", ignoring + AT_IMPORT.replace("NAME", repr(name)), "status"],
+            cwd=place.folder, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")

@@ -252,7 +252,7 @@ def test_what_cannot_be_done_is_a_sentence(shop: Shop, tmp_path: Path) -> None:
 def test_output_that_cannot_be_written_is_one_sentence(shop: Shop, args: tuple[str, ...]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no device that is always full")
-    script = "import sys; from tenure.cli import main; main()"
+    script = "import sys; from tenure.__main__ import main; main()"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", script, *args],
@@ -267,7 +267,7 @@ def test_a_reader_that_went_away_is_no_trouble(shop: Shop) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", "from tenure.cli import main; main()", "status"],
+        [sys.executable, "-c", "from tenure.__main__ import main; main()", "status"],
         stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writing)
