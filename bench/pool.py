@@ -1,7 +1,10 @@
 """What do three answers to "stay or move" cost over a pool of five platforms that promise nothing?
 
     python bench/pool.py
-    python bench/pool.py --weeks 1000 --markdown    # some two hours; the tables of docs/policy.md
+    python bench/pool.py --weeks 1000 --keep weeks.jsonl --markdown    # hours; the tables of docs/policy.md
+
+With ``--keep`` each week is written to the file once it is over, and a run that was interrupted goes
+on from there; a file of other code is refused, since its weeks would be other ones.
 
 The product's own dispatcher, lease and worker code, in seeded weeks on a virtual clock, and the same
 dispatcher under the two rules that people use instead: count three failures, then take the next rung;
@@ -11,10 +14,13 @@ are paired. Counts do not depend on the machine that this runs on; the seconds d
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,12 +197,59 @@ def report_measures(report: Report, weeks: Mapping[Policy, Sequence[Week]]) -> N
                 )
 
 
+CHECKOUT = Path(__file__).resolve().parent.parent
+#: What a week follows from.
+_PLAYED = ("tenure", "worker/tenure_protocol", "worker/tenure_worker")
+
+
+def code_digest() -> str:
+    """SHA-256 over the code that plays a week; 16 digits of it."""
+    found = hashlib.sha256()
+    for folder in _PLAYED:
+        for path in sorted((CHECKOUT / folder).rglob("*.py")):
+            found.update(f"{path.relative_to(CHECKOUT)}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def kept(path: Path) -> dict[tuple[int, Policy], Week]:
+    """The weeks of an earlier run. Raises SystemExit for a file that is none, or of other code."""
+    found: dict[tuple[int, Policy], Week] = {}
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        try:
+            said = json.loads(line)
+            if said.pop("code") != code_digest():
+                raise SystemExit(f"{path}:{number} is a week of other code; name another file")
+            week = Week(**{**said, "broken": tuple(said["broken"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SystemExit(f"{path}:{number} holds no week ({error}); name another file") from None
+        found[week.seed, week.policy] = week
+    return found
+
+
+def weeks_of(count: int, seed: int, processes: int, path: Path | None) -> Iterator[Week]:
+    """The weeks of so many seeds; those that ``path`` has are not run again, the others go there."""
+    before = kept(path) if path else {}
+    yield from (week for (number, _), week in before.items() if seed <= number < seed + count)
+    over = {number for number, _ in before if all((number, p) in before for p in POLICIES)}
+    left = [number for number in range(seed, seed + count) if number not in over]
+    part: list[Week] = []
+    for week in run_weeks(left, processes):
+        yield week
+        part.append(week)
+        if path and len(part) == len(POLICIES):  # a seed is kept when all of it is over
+            said = [json.dumps({**asdict(each), "code": code_digest()}) + "\n" for each in part]
+            with path.open("a") as file:
+                file.write("".join(said))
+            part = []
+
+
 def main() -> None:
     """Run so many weeks under each policy and print what came of them."""
     parser = arguments(__doc__)
     parser.add_argument("--weeks", type=int, help=f"worlds (default {WEEKS}, quick {QUICK_WEEKS})")
     parser.add_argument("--seed", type=int, default=0, help="of the first week (default 0)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", type=Path, help="a file that holds the weeks run so far")
     parser.add_argument(
         "--markdown", action="store_true", help="print the tables of docs/policy.md"
     )
@@ -205,7 +258,7 @@ def main() -> None:
     count = options.weeks or (QUICK_WEEKS if options.quick else WEEKS)
     weeks: dict[Policy, list[Week]] = {policy: [] for policy in POLICIES}
     began_s = time.perf_counter()
-    for week in run_weeks(count, options.seed, options.processes):
+    for week in weeks_of(count, options.seed, options.processes, options.keep):
         weeks[week.policy].append(week)
         for broken in week.broken:
             report.note(f"week {week.seed} under {week.policy}: BROKEN: {broken}")

@@ -193,24 +193,20 @@ def _wrong_ledger(world: PoolWorld, machines: Iterable[Machine]) -> Iterator[str
 
 
 def run_weeks(
-    weeks: int,
-    seed: int = 0,
+    seeds: Sequence[int],
     processes: int = 1,
     policies: Sequence[Policy] = POLICIES,
     limit_s: float = LIMIT_S,
 ) -> Iterator[Week]:
-    """The weeks of so many seeds from ``seed`` on, each under every policy, in order."""
+    """The weeks of these seeds, each under every policy, in order."""
     share = partial(_share, tuple(policies), limit_s)
-    seeds = [
-        range(first, min(first + _SHARE, seed + weeks))
-        for first in range(seed, seed + weeks, _SHARE)
-    ]
+    shares = [seeds[first : first + _SHARE] for first in range(0, len(seeds), _SHARE)]
     if processes <= 1:
-        for each in seeds:
+        for each in shares:
             yield from share(each)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as executor:
-        for part in executor.map(share, seeds):
+        for part in executor.map(share, shares):
             yield from part
 
 

@@ -106,7 +106,7 @@ def test_the_same_seed_is_the_same_week_in_another_process() -> None:
 
 def test_processes_share_the_weeks() -> None:
     def weeks(processes: int) -> list[Week]:
-        return list(run_weeks(5, 20, processes, ("ours", "stay"), limit_s=2 * HOUR_S))
+        return list(run_weeks(range(20, 25), processes, ("ours", "stay"), 2 * HOUR_S))
 
     alone = weeks(1)
     assert alone == weeks(2)
@@ -365,7 +365,7 @@ def test_a_hundred_weeks() -> None:
     """`bench/pool.py --weeks 1000` plays more of them, for hours."""
     broken = []
     finished = Counter[Policy]()
-    for week in run_weeks(100, 0, os.cpu_count() or 1):
+    for week in run_weeks(range(100), os.cpu_count() or 1):
         finished[week.policy] += week.finished
         broken += [f"week {week.seed} under {week.policy}: {words}" for words in week.broken]
     assert not broken, "\n".join(broken)
