@@ -458,6 +458,16 @@ class Chain:
         )
         return member, environments
 
+    def attempts_of(self, done: Done) -> list[Manifest]:
+        """The last manifest of each attempt on a job's line, in order.
+
+        Raises Blocked for a corrupt one, StoreOutOfReach.
+        """
+        if done.manifest.attempt == 1:  # there was none before
+            return [done.manifest]
+        last = {manifest.attempt: manifest for manifest in self._line(done)}
+        return [last[attempt] for attempt in sorted(last)]
+
     def _line(self, trained: Done) -> list[Manifest]:
         """Every manifest of the pointer line, the first milestone first."""
         line = [trained.manifest]

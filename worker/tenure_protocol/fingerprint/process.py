@@ -38,11 +38,12 @@ _NUMERIC_VARIABLES = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
 #: Instruction sets that numpy, OpenBLAS, oneDNN, MKL, FBGEMM, SLEEF and torch choose their code by, as
-#: Linux names them: all vector sets, and these.
-_VECTOR_SETS = ("avx", "sse", "amx", "fma", "asimd", "sve", "sme", "xop")
-_OTHER_SETS = frozenset(
-    {"pni", "ssse3", "popcnt", "f16c", "bmi1", "bmi2", "neon", "fphp", "bf16", "i8mm", "fcma"}
+#: Linux names them: all vector sets, and these. x86 and ARM mean different things by one name.
+_X86 = (
+    ("avx", "sse", "amx", "fma", "xop"),
+    frozenset({"pni", "ssse3", "popcnt", "f16c", "bmi1", "bmi2"}),
 )
+_ARM = (("asimd", "sve", "sme"), frozenset({"neon", "fp", "fphp", "bf16", "i8mm", "fcma"}))
 
 
 def measure(use_torch: bool = True) -> dict[str, object]:
@@ -173,8 +174,9 @@ def _cpu_flags() -> str | None:
 
 def _instruction_sets() -> dict[str, bool]:
     """Those that math libraries dispatch on, by name."""
-    return {
-        name: True
-        for name in sorted((_cpu_info("flags", "Features") or "").split())
-        if name.startswith(_VECTOR_SETS) or name in _OTHER_SETS
-    }
+    found: dict[str, bool] = {}
+    for line, (prefixes, others) in (("flags", _X86), ("Features", _ARM)):
+        for name in (_cpu_info(line) or "").split():
+            if name.startswith(prefixes) or name in others:
+                found[name] = True
+    return found
