@@ -13,6 +13,7 @@ from assets import materialize
 from assets.chain import Chain, Done
 from assets.environments import Ran, environment_facts
 from assets.facts import Facts, Table
+from tenure.cli import grounds
 from tenure.plan.file import load_plan
 from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
@@ -78,6 +79,20 @@ def test_of_many_differences_the_rest_is_counted() -> None:
     world = moved(other(packages={**MEASURED["packages"], **packages}))  # type: ignore[dict-item]
     assert world.log().count("since attempt 1: packages.p") == 20
     assert "tenure: warning: and 10 fields more" in world.log()
+
+
+def test_why_tells_what_changed_since_the_attempt_before() -> None:
+    world = moved(NEWER)
+    assert world.witness.pointer
+    last = world.manifest(world.witness.pointer)
+    (line,) = grounds.moved(world.store.inner, last)
+    assert line.startswith(
+        "attempt 2 went on in another environment than attempt 1: packages.numpy was '2.4.6' and is"
+    )
+    same = moved(MEASURED)
+    assert same.witness.pointer
+    assert grounds.moved(same.store.inner, same.manifest(same.witness.pointer)) == []
+    assert grounds.moved(same.store.inner, None) == []
 
 
 # ------------------------------------------------------------------------------------ the pages

@@ -488,6 +488,7 @@ def test_nvml_names_cards_driver_and_capability(with_stand_in: Measure) -> None:
     assert found["card"] == "NVIDIA A100-SXM4-80GB + NVIDIA H200"
     assert (found["cards"], found["driver"]) == (2, "580.65.06")
     assert found["compute_capability"] == "8.0 + 9.0"
+    assert "told by NVML (not verified on hardware)" in str(found["gpu"])
 
 
 @pytest.mark.parametrize(

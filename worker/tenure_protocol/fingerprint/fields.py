@@ -62,7 +62,7 @@ FIELDS: dict[str, Field] = {
         "measured",
     ),
     "numpy_blas": Field(
-        "bitwise", "another build of numpy's linear algebra sums in another order", "measured"
+        "bitwise", "another build of numpy's linear algebra sums in another order", "known"
     ),
     "numeric_variables": Field(
         "bitwise", "these variables change precision or code paths of the math libraries", "measured"
@@ -74,7 +74,7 @@ FIELDS: dict[str, Field] = {
         "bitwise", "sums are split among threads, and added in another order", "measured"
     ),
     "determinism.blas_threads": Field(
-        "bitwise", "products are split among threads, and added in another order", "known"
+        "bitwise", "products are split among threads, and added in another order", "measured"
     ),
     "determinism.pythonhashseed": Field(
         "bitwise", "it orders sets of strings, and whatever is drawn or summed in that order", "vendor"

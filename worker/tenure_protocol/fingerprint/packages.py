@@ -15,6 +15,7 @@ NO_RECORD = "no RECORD"
 _NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 _DIGITS = 16
+_OUT = re.compile(r"^(\.\.|/)[./]*")
 #: What lies outside of site-packages and belongs to the place of installation, not to the package.
 _OF_THE_PLACE = frozenset({"bin", "Scripts", "include", "Include"})
 
@@ -60,23 +61,22 @@ def build_digest(record: str) -> str:
 
 
 def _content(record: str) -> Iterator[tuple[str, str]]:
+    """Paths and hashes that count. Tens of thousands of rows pass here in each worker's start."""
     for row in csv.reader(record.splitlines()):
         if not row:
             continue
-        path, digest = row[0].replace("\\", "/"), row[1] if len(row) > 1 else ""
-        inside = path.split("/")
-        outside = inside[0] in ("..", "")
-        while inside and inside[0] in ("..", ""):
-            inside.pop(0)
-        if outside and inside and inside[0] in _OF_THE_PLACE:
+        path, digest = row[0], row[1] if len(row) > 1 else ""
+        if path.startswith(("..", "/")):  # out of site-packages
+            path = _OUT.sub("", path)
+            if path.partition("/")[0] in _OF_THE_PLACE:
+                continue
+        if path.endswith(".pyc") and (not digest or "__pycache__/" in path):
             continue
-        if path.endswith(".pyc") and (not digest or "__pycache__" in inside):
-            continue
-        if len(inside) > 1 and inside[0].endswith((".dist-info", ".data")):
-            if inside[1] == "entry_points.txt":
+        if ".dist-info/" in path:
+            if path.endswith("/entry_points.txt"):
                 yield "entry_points.txt", digest
             continue
-        yield "/".join(inside), digest
+        yield path, digest
 
 
 def _editable(distribution: importlib.metadata.Distribution) -> bool:
