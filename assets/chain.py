@@ -17,9 +17,9 @@ from gates.evidence import Evidence
 from gates.spread import spread
 from gates.verdict import Verdict, deployable
 from tenure.errors import Blocked, StoreOutOfReach
+from tenure.plan import pinning
 from tenure.plan.file import Plan
 from tenure.settings import Settings
-from tenure_protocol import fingerprint
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, decode, encode
 from tenure_protocol.lease import keys
@@ -204,8 +204,7 @@ class Chain:
 
     def _retrain_specs(self) -> list[JobSpec]:
         parent = self.promoted()
-        measured = parent.members[0].measured[-1]
-        requires = fingerprint.pin(parent.environments[measured])
+        requires = pinning.requirement(self._plan, parent)
         return [
             self._spec(
                 "train", "pinned_retrain", parent.config, seed, 2,
@@ -458,6 +457,16 @@ class Chain:
             backtest=_backtest(tested) if tested else None,
         )
         return member, environments
+
+    def attempts_of(self, done: Done) -> list[Manifest]:
+        """The last manifest of each attempt on a job's line, in order.
+
+        Raises Blocked for a corrupt one, StoreOutOfReach.
+        """
+        if done.manifest.attempt == 1:  # there was none before
+            return [done.manifest]
+        last = {manifest.attempt: manifest for manifest in self._line(done)}
+        return [last[attempt] for attempt in sorted(last)]
 
     def _line(self, trained: Done) -> list[Manifest]:
         """Every manifest of the pointer line, the first milestone first."""

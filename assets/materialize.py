@@ -24,6 +24,7 @@ from tenure_protocol.store.api import StoreSilent, StoreUnusable
 GROUP = "research_to_deploy"
 EXIT_CODE = "exit_code"  # metadata of a failure: what `tenure run` would end with
 SUMMARY = "summary"
+ENVIRONMENT_WARNING = "environment_warning"  # a fact that the run's own log tells too
 #: Of thousands of jobs one ends in every round: what became of them is told together, so often at most.
 REPORT_EVERY_S = 10.0
 
@@ -62,6 +63,8 @@ def played(
         ours = _reporting(tenure.context(context.partition_key), context)
         done = complete(ours, stage)
         facts = describe(ours, done)
+    if warning := facts.get(ENVIRONMENT_WARNING):
+        context.log.warning(f"{stage}: {warning}")
     return materialized(facts, [one.spec.id for one in done])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from assets.chain import Done
+from assets.environments import environments
 from assets.facts import Cell, Facts, Table, jobs, point_words
 from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
@@ -28,6 +29,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "metrics": Table(rows),
         "points": Table([_judgement(record) for record in records]),
         **jobs(done),
+        **environments(chain, chain.done("training")),
         **launches(context, done),
     }
 

@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.chain import Done
 from assets.curves import loss_picture
+from assets.environments import environments
 from assets.facts import Facts, jobs
 from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
@@ -19,6 +20,7 @@ def describe(context: Context, done: Sequence[Done]) -> Facts:
         "summary": f"{len(done)} models: {len(plan.points())} x {len(plan.seeds)} points and seeds",
         "loss_curve": loss_picture(context, done),
         **jobs(done),
+        **environments(context.chain, done),
         **launches(context, done),
     }
 

@@ -49,7 +49,7 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure_protocol.codec import Corrupt
-from tenure_protocol.fingerprint import THREAD_VARIABLES
+from tenure_protocol.fingerprint import IMAGE_VARIABLE, LOCK_VARIABLE, THREAD_VARIABLES
 from tenure_protocol.store.api import StoreSilent, StoreUnusable
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.open import open_store
@@ -346,7 +346,9 @@ class OwnProcessRunner:
         """What every worker is given, however it runs; its credentials end at ``until_s``."""
         shared = max(1, (os.cpu_count() or 1) // self._config.slots)
         threads = self._config.threads or self._config.cpus or shared
-        capped = {name: os.environ[name] for name in caps.VARIABLES if os.environ.get(name)}
+        facts = (IMAGE_VARIABLE, LOCK_VARIABLE)  # of a container that the dispatcher runs in too
+        names = (*caps.VARIABLES, *facts)
+        capped = {name: os.environ[name] for name in names if os.environ.get(name)}
         try:
             caps.Caps.of(capped)
         except ValueError as error:

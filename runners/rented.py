@@ -10,6 +10,7 @@ an answer that was lost the platform is asked for the name before anybody launch
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
@@ -40,11 +41,14 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure_protocol.codec import Corrupt
+from tenure_protocol.fingerprint import IMAGE_VARIABLE, LOCK_VARIABLE
 from tenure_protocol.records import JobSpec
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
 from tenure_protocol.store.open import open_store
 from tenure_worker.claim import read_spec
+from tenure_worker.code import file_sha256
 
+DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 _LOG = logging.getLogger("tenure.runners")
 _LINK_SLACK_S = 600.0
 _LEAST_WALL_S = 120.0  # of a machine: less is no time to do anything in
@@ -168,7 +172,8 @@ class RentedRunner:
             lock = None
             if self._lock and not self._built_by_platform:
                 lock = cargo.publish_lock(store, self._lock, self._site.clock)
-            envelopes = [self._envelope(store, job, config) for job in jobs]
+            facts = self._facts()
+            envelopes = [self._envelope(store, job, config, facts) for job in jobs]
         except StoreSilent as error:
             raise Unreachable(f"the store did not answer: {error}", sent=False) from None
         except (StoreUnusable, Corrupt, OSError) as error:
@@ -220,7 +225,17 @@ class RentedRunner:
         )  # fmt: skip
         return left_s
 
-    def _envelope(self, store: Store, job: Job, config: RentedConfig) -> tuple[str, int, float]:
+    def _facts(self) -> dict[str, str]:
+        """What the machine cannot measure of itself: its lock's digest, its image's where that is pinned."""
+        image = DIGEST.search(str(getattr(self._config, "image", "")))
+        return {
+            **({LOCK_VARIABLE: file_sha256(self._lock)} if self._lock else {}),
+            **({IMAGE_VARIABLE: image[1]} if image else {}),
+        }
+
+    def _envelope(
+        self, store: Store, job: Job, config: RentedConfig, facts: Mapping[str, str]
+    ) -> tuple[str, int, float]:
         """Publish what one job needs: the key of its envelope, its cards, and when its credentials end."""
         clock = self._site.clock
         spec: JobSpec = read_spec(store, job.job_id)
@@ -238,6 +253,7 @@ class RentedRunner:
             "TENURE_LAUNCH": str(job.launch),
             "TENURE_NAME": job.name,
             "TENURE_RUNNER": self._name,
+            **facts,
         }
         return cargo.write_envelope(store, job, variables, clock), spec.cards, granted.until_s
 

@@ -46,6 +46,8 @@ MEASURED: dict[str, object] = {
     **_PLAIN,
     "torch": "2.13.0+cpu git abc",
     "packages": {"numpy": "2.4.6", "tenure": "0.1.0 (editable)", "torch": "2.13.0+cpu"},
+    "builds": {"numpy": "ab12", "tenure": "editable", "torch": "cd34"},
+    "instruction_sets": {"avx2": True, "avx512f": True},
     "determinism": {**PINNED_DETERMINISM, "interop_threads": 2},
 }
 REQUIRED = pin(MEASURED)

@@ -16,6 +16,7 @@ from tenure.dispatch.quota import Left
 from tenure.dispatch.spending import Spent
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
+from tenure_protocol.fingerprint import compare, refusing, telling
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import fruitless
 from tenure_protocol.records import FINAL, LedgerEntry, Manifest, Observation, Witness, load
@@ -24,6 +25,8 @@ from tenure_protocol.store.api import Missing, Store
 #: For the platforms that are asked what is left of a quota: what one does not tell by then is not known.
 _QUOTA_WAIT_S = 5.0
 _LOOK_EVERY_S = 0.25
+_MOST_MILESTONES = 64  # of an attempt, each of which is a read
+_MOST_CHANGES = 10
 
 Numbers = dict[str, object]
 
@@ -85,6 +88,30 @@ def _manifest(store: Store, view: JobView, history: History) -> Manifest | None:
     except Corrupt as error:
         history.troubles.append(str(error))
         return None
+
+
+def moved(store: Store, manifest: Manifest | None) -> list[str]:
+    """What changed in the environment when the newest attempt with a milestone went on, in words.
+
+    Looks back over as many milestones of that attempt as :data:`_MOST_MILESTONES`. Raises StoreSilent.
+    """
+    now = before = manifest
+    for _ in range(_MOST_MILESTONES):
+        if now is None or before is None or before.attempt != now.attempt or before.parent is None:
+            break
+        key = keys.manifest(before.job, before.parent)
+        found = store.read(key)
+        try:
+            before = None if isinstance(found, Missing) else load(Manifest, found.body, key)
+        except Corrupt:  # whoever resumes from it names it
+            before = None
+    if now is None or before is None or before.attempt == now.attempt:
+        return []
+    told = telling(refusing(compare(before.fingerprint, now.fingerprint)))
+    more = [f"and {len(told) - _MOST_CHANGES} fields more"] if len(told) > _MOST_CHANGES else []
+    head = f"attempt {now.attempt} went on in another environment than attempt {before.attempt}: "
+    lines = [head + each.change() for each in told[:_MOST_CHANGES]]
+    return [*lines, *more]
 
 
 def _budget(dispatcher: Dispatcher, plan: str) -> dict[str, dict[str, float]]:

@@ -52,6 +52,7 @@ CORE = {
     "costs": "tenure.cli.costs:costs",
     "notify": "tenure.notify.command:notify",
     "doctor": "tenure.cli.doctor:doctor",
+    "fingerprint": "tenure.cli.fingerprint:fingerprint",
     "sim": "tenure.cli.sim:sim",
     "rehearse": "tenure.cli.rehearse:app",
 }

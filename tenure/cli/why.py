@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import typer
 
 from tenure.cli import outlook, screen
-from tenure.cli.grounds import Grounds, look, numbers_of
+from tenure.cli.grounds import Grounds, look, moved, numbers_of
 from tenure.cli.status import STOPPED, UNKNOWN
 from tenure.cli.workplace import Config, JobName, Json, Workplace, find_job, open_workplace
 from tenure.dispatch.decide import (
@@ -93,7 +93,8 @@ def explain(place: Workplace, job: str) -> Answer:
         isinstance(a, Launch) and a.job == job for a, _ in tick.decisions
     ):
         hints.append(outlook.no_dispatcher(dispatcher, tick))
-    reason = "\n".join([*now, *(hint for hint in hints if hint), *_history_lines(history)])
+    told = [*(hint for hint in hints if hint), *moved(place.store, grounds.manifest)]
+    reason = "\n".join([*now, *told, *_history_lines(history)])
     rows = launch_rows(history, grounds.entries, grounds.observed, view.witness)
     return Answer(job, action, reason, numbers_of(dispatcher, view, grounds), tuple(rows))
 

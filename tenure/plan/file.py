@@ -25,11 +25,13 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from tenure.bad_input import KeyPath, Place, did_you_mean, read_text, shown
 from tenure.errors import UsageError
 from tenure.plan.experiment import check_experiment
+from tenure.plan.pinning import read_wish
 from tenure.plan.yaml_lines import parse
 from tenure.settings import Settings
 from tenure_protocol.records import check_name
@@ -69,6 +71,28 @@ class Promote(_Strict):
         return margin
 
 
+class Pin(_Strict):
+    """Which measured environment a retrain is pinned to (:mod:`tenure.plan.pinning`).
+
+    Paths are relative to the plan's folder.
+    """
+
+    card: Annotated[str, Field(min_length=1)] | None = None  # as its driver reports it, or "cpu"
+    lock: Annotated[str, Field(min_length=1)] | None = None  # a requirements file: name==version
+    fingerprint: Annotated[str, Field(min_length=1)] | None = None  # of `tenure fingerprint --json`
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Pin:
+        if self.fingerprint is not None and (self.card or self.lock):
+            raise ValueError(
+                "names a fingerprint, which is a whole environment, beside a card or a lock; "
+                "leave out one or the other"
+            )
+        if not (self.card or self.lock or self.fingerprint):
+            raise ValueError("is empty; name a card, a lock or a fingerprint, or leave it out")
+        return self
+
+
 class Plan(_Strict):
     """One plan file. ``promote.metric`` decides which point of the grid is promoted."""
 
@@ -89,6 +113,7 @@ class Plan(_Strict):
     patience_s: Annotated[float, Field(gt=0)] = 1800.0
     max_silence_s: Annotated[float, Field(gt=0)] = 3600.0
     promote: Promote
+    pin: Pin | None = None  # of the retrain; none: where most seeds of the promoted point ran
     _file: Path | None = PrivateAttr(default=None)
     _place: Place = PrivateAttr(default_factory=lambda: Place("the plan", {}))
 
@@ -112,7 +137,7 @@ class Plan(_Strict):
         """JSON of what is in no job spec: who pays, where it may run, how it is judged."""
         names = {
             "team", "priority", "deadline_h", "budget", "rungs", "nightly", "promote", "baseline",
-            "retrain_seeds",
+            "retrain_seeds", "pin",
         }  # fmt: skip
         return self.model_dump(mode="json", include=names)
 
@@ -198,6 +223,7 @@ def load_plan(
     if check_rungs:
         _check_rungs(settings, plan)
     _check_against(settings, plan)
+    read_wish(plan)
     if check_import:
         reason = check_experiment(plan.experiment, [settings.root])
         if reason:

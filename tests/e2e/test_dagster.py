@@ -335,6 +335,10 @@ def check_metadata(instance: dg.DagsterInstance) -> None:
         assert text.startswith("![") and "(data:image/png;base64,iVBOR" in text
         assert len(text) < 100_000
     assert shown["pinned_retrain"]["requirement"]["determinism"]  # type: ignore[index]
+    for stage in ("training", "metrics"):
+        (row,) = shown[stage]["environments"].records  # type: ignore[attr-defined]
+        assert row.data["jobs_ended_in_it"] == 3 and row.data["differences"] == 0
+        assert "environment_warning" not in shown[stage]
     for stage in STAGES[:-1]:
         assert len(shown[stage]["job_table"].records) == 3  # type: ignore[attr-defined]
         assert len(shown[stage]["launch_history"].records) >= 3  # type: ignore[attr-defined]

@@ -13,11 +13,19 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenure_protocol import fingerprint
 from tenure_protocol.codec import canonical
+from tenure_protocol.fingerprint import libraries
+from tenure_protocol.fingerprint.packages import build_digest, installed
+from tenure_protocol.lease import keys
+from tenure_protocol.records import Refusal, load
+from tenure_protocol.store.api import Found
+from tenure_worker import exits
+from tests.fake_clock import FakeClock
+from tests.unit.worker_world import World
 
 HEAVY = ("torch", "pynvml")
 
@@ -107,16 +115,81 @@ def test_a_missing_field_is_a_difference(data: st.DataObject) -> None:
     assert found and all(item.field.split(".")[0] == name for item in found)
 
 
+SCALARS = st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(["a", "b", ""])
+TABLE = st.dictionaries(st.sampled_from(["numpy", "torch", "six", "avx2"]), SCALARS)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> dict[str, object]:
+    """Any two have the same fields; the names in their closed tables are their own."""
+    found: dict[str, object] = {}
+    for name in sorted(measured()):
+        if name in fingerprint.CLOSED:
+            found[name] = draw(TABLE)
+        elif name == "determinism":
+            found[name] = {switch: draw(SCALARS) for switch in ("threads", "interop_threads")}
+        else:
+            found[name] = draw(SCALARS)
+    return found
+
+
+def flat(environment: dict[str, object]) -> dict[str, str]:
+    return {
+        path.replace("/", "."): json.dumps(value_at(environment, path))
+        for path in leaves(environment)
+    }
+
+
+def value_at(environment: object, path: str) -> object:
+    for part in path.split("/"):
+        assert isinstance(environment, dict)
+        environment = environment[part]
+    return environment
+
+
+@settings(deadline=None)
+@given(measurements(), measurements())
+def test_two_measurements_differ_in_exactly_the_fields_named(
+    one: dict[str, object], other: dict[str, object]
+) -> None:
+    before, after = flat(one), flat(other)
+    names = sorted(n for n in {*before, *after} if before.get(n, "x") != after.get(n, "x"))
+    found = fingerprint.compare(one, other)
+    assert sorted(item.field for item in found) == names
+    assert fingerprint.compare(one, one) == ()
+    for item in found:
+        judged = fingerprint.field_of(item.field)
+        assert (item.kind, item.known) == (judged.kind, judged.known)
+        assert fingerprint.KNOWN_WORDS[item.known] in item.sentence()
+        assert item.effect in item.change()
+
+
 def test_informative_differences_refuse_nothing() -> None:
-    found = fingerprint.compare({"kernel": "a", "libc": "b"}, {"kernel": "c", "libc": "d"})
-    assert [item.field for item in found] == ["kernel", "libc"]
+    found = fingerprint.compare({"kernel": "a", "lock": "b"}, {"kernel": "c", "lock": "d"})
+    assert [item.field for item in found] == ["kernel", "lock"]
     assert fingerprint.refusing(found) == ()
 
 
 def test_a_field_nobody_judged_refuses() -> None:
-    found = fingerprint.compare({"image": "sha256:1"}, {"image": "sha256:2"})
+    found = fingerprint.compare({"weather": "rain"}, {"weather": "sun"})
     assert fingerprint.refusing(found) == found
-    assert "not known" in found[0].sentence()
+    assert "nobody has judged" in found[0].sentence() and "nothing known" in found[0].sentence()
+
+
+def test_a_package_more_is_a_difference_and_tenures_own_is_none() -> None:
+    required = {"packages": {"pandas": "2"}, "builds": {"pandas": "x"}}
+    here = {
+        "packages": {"pandas": "2", "bottleneck": "1", "tenure": "1"},
+        "builds": {"pandas": "x"},
+    }
+    assert [item.field for item in fingerprint.compare(required, here)] == ["packages.bottleneck"]
+
+
+def test_another_version_is_told_once_and_another_build_by_itself() -> None:
+    one = {"packages": {"a": "1", "b": "1"}, "builds": {"a": "x", "b": "x"}}
+    other = {"packages": {"a": "2", "b": "1"}, "builds": {"a": "y", "b": "y"}}
+    found = fingerprint.telling(fingerprint.compare(one, other))
+    assert [item.field for item in found] == ["builds.b", "packages.a"]
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(1, True), (0, False), (1, 1.0), ("1", 1)])
@@ -126,6 +199,110 @@ def test_values_of_another_type_are_not_equal(wanted: object, found: object) -> 
 
 def test_what_is_not_required_is_not_compared() -> None:
     assert fingerprint.compare({"card": "cpu"}, {"card": "cpu", "python": "4"}) == ()
+
+
+# ------------------------------------------------------------------------------- what is measured
+
+
+def test_every_package_has_a_build_and_an_editable_one_says_so() -> None:
+    versions, builds = installed()
+    assert set(versions) == set(builds)
+    assert {n for n, build in builds.items() if build == "editable"} == {
+        n for n, version in versions.items() if version.endswith("(editable)")
+    }
+    assert len(builds["numpy"]) == 16
+
+
+RECORD = """\
+mkl/__init__.py,sha256=AAA,10
+mkl-1.0.dist-info/METADATA,sha256=MMM,99
+mkl-1.0.dist-info/entry_points.txt,sha256=EEE,5
+mkl-1.0.dist-info/RECORD,,
+../../../lib/libmkl_core.so.2,sha256=LLL,7
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "mkl-1.0.dist-info/INSTALLER,sha256=pip,4\n",
+        "mkl-1.0.dist-info/REQUESTED,sha256=47D,0\n",
+        "mkl-1.0.dist-info/direct_url.json,sha256=ddd,9\n",
+        "mkl/__pycache__/__init__.cpython-311.pyc,,\n",
+        "../../../bin/mkl-tool,sha256=here,200\n",
+        "../../../include/site/python3.11/mkl/mkl.h,sha256=h,2\n",
+    ],
+)
+def test_a_build_does_not_depend_on_the_place_or_the_installer(more: str) -> None:
+    assert build_digest(RECORD + more) == build_digest(RECORD)
+    lines = "\n".join(reversed(RECORD.splitlines()))
+    assert build_digest(lines.replace("../../../lib/", "../../lib/")) == build_digest(RECORD)
+
+
+@pytest.mark.parametrize("hash_of", ["AAA", "EEE", "LLL"])
+def test_another_content_is_another_build(hash_of: str) -> None:
+    assert build_digest(RECORD.replace(hash_of, "other")) != build_digest(RECORD)
+    rows = [line for line in RECORD.splitlines() if hash_of not in line]
+    assert build_digest("\n".join(rows)) != build_digest(RECORD)
+
+
+def test_what_only_the_runner_knows_is_told_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(fingerprint.IMAGE_VARIABLE, raising=False)
+    found = fingerprint.measure(use_torch=False)
+    assert (found["image"], found["lock"], found["code"], found["data"]) == (None,) * 4
+    monkeypatch.setenv(fingerprint.IMAGE_VARIABLE, "sha256:1")
+    monkeypatch.setenv(fingerprint.LOCK_VARIABLE, "abc")
+    found = fingerprint.measure(use_torch=False)
+    assert (found["image"], found["lock"]) == ("sha256:1", "abc")
+
+
+def test_instruction_sets_have_names() -> None:
+    sets = measured()["instruction_sets"]
+    assert isinstance(sets, dict)
+    if measured()["machine"] == "x86_64":
+        assert "sse2" in sets and "hypervisor" not in sets
+        fewer = {**measured(), "instruction_sets": {n: True for n in sets if n != "sse2"}}
+        (difference,) = fingerprint.compare(measured(), fewer)
+        assert difference.field == "instruction_sets.sse2"
+
+
+def test_numpys_blas_is_told_without_importing_numpy() -> None:
+    assert "blas" in str(libraries.numpy_blas()).lower()
+    program = """
+        import sys
+        from tenure_protocol.fingerprint.libraries import numpy_blas
+        print(numpy_blas() is not None, "numpy" in sys.modules)
+    """
+    assert in_a_fresh_process(program).split() == ["True", "False"]
+
+
+def test_the_threads_of_a_loaded_openblas_count_and_not_what_a_variable_says_later() -> None:
+    program = """
+        import os
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        import numpy
+        os.environ["OPENBLAS_NUM_THREADS"] = "7"
+        from tenure_protocol import fingerprint
+        print(fingerprint.measure(use_torch=False)["determinism"]["blas_threads"])
+    """
+    if "openblas" not in str(libraries.numpy_blas()).lower():
+        pytest.skip("numpy's BLAS is another one")
+    assert in_a_fresh_process(program).strip() == "1"
+
+
+def test_the_module_prints_what_a_process_measures() -> None:
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-m", "tenure_protocol.fingerprint", "--requires"],
+        input=json.dumps(fingerprint.pin(measured())),
+        env={**os.environ, "PYTHONPATH": path, **fingerprint.environment_variables(pinned())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert fingerprint.refusing(fingerprint.compare(fingerprint.pin(measured()), found)) == ()
 
 
 # ------------------------------------------------------------------------------------ pin
@@ -169,7 +346,41 @@ def test_the_hash_seed_counts_as_it_was_when_python_started() -> None:
 def test_pin_leaves_out_tenure_itself_and_what_is_informative() -> None:
     requires = fingerprint.pin({**measured(), "packages": {"tenure": "1 (editable)", "numpy": "2"}})
     assert requires["packages"] == {"numpy": "2"}
-    assert not {"kernel", "libc", "gpu"} & set(requires)
+    assert not fingerprint.OWN_PACKAGES & set(requires["builds"])  # type: ignore[call-overload]
+    assert not {"kernel", "lock", "gpu", "code", "data", "cpu_flags"} & set(requires)
+
+
+def test_a_pin_is_complete_and_leaves_nothing_open() -> None:
+    requires = fingerprint.pin(measured())
+    assert fingerprint.missing_from_pin(requires) == ()
+    assert fingerprint.pin(requires) == requires
+    for name in requires:
+        rest = {n: v for n, v in requires.items() if n != name}
+        assert name in fingerprint.missing_from_pin(rest)
+    assert "builds" in fingerprint.missing_from_pin({**requires, "builds": {}})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_changed_field_of_a_pinned_environment_is_refused_by_name(data: st.DataObject) -> None:
+    """Or it is informative, and then the job runs."""
+    switches = fingerprint.pin(measured())["determinism"]
+    here = {**measured(), "determinism": {**measured()["determinism"], **switches}}  # type: ignore[dict-item]
+    path = data.draw(st.sampled_from(leaves(here)))
+    world = World(FakeClock(), requires=fingerprint.pin(here))
+    world.measured = changed(here, path)
+    code = world.run()
+    field = path.replace("/", ".")
+    own = field.split(".")[-1] in fingerprint.OWN_PACKAGES
+    if own or fingerprint.field_of(field).kind == "informative":
+        assert code == exits.FINISHED
+        return
+    assert code == exits.REFUSED and world.witness.phase == "expected"
+    (row,) = world.store.inner.list(keys.refusals(world.spec.id))
+    body = world.store.inner.read(row.key)
+    assert isinstance(body, Found)
+    (difference,) = load(Refusal, body.body, row.key).differences
+    assert difference.startswith(f"{field} is 'something else' where ")
 
 
 # ------------------------------------------------------------------- without, and stand-ins
@@ -277,6 +488,7 @@ def test_nvml_names_cards_driver_and_capability(with_stand_in: Measure) -> None:
     assert found["card"] == "NVIDIA A100-SXM4-80GB + NVIDIA H200"
     assert (found["cards"], found["driver"]) == (2, "580.65.06")
     assert found["compute_capability"] == "8.0 + 9.0"
+    assert "told by NVML (not verified on hardware)" in str(found["gpu"])
 
 
 @pytest.mark.parametrize(

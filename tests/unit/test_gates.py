@@ -300,14 +300,12 @@ def test_each_field_measured_differently(
     else:
         other[field] = "other"
     record = retrain(store, parent, measured=other)
-    if field.endswith(("interop_threads", ".tenure")):
-        return
     reason = sentence(store, record, "measured")
     assert f"seed 11 ran elsewhere: {field} is 'other' where " in reason
     assert "is required" in reason
 
 
-@pytest.mark.parametrize("field", ["kernel", "libc", "gpu"])
+@pytest.mark.parametrize("field", ["kernel", "lock", "cpu_flags", "gpu"])
 def test_informative_differences_do_not_block(
     store: MemoryStore, parent: ModelRecord, field: str
 ) -> None:

@@ -36,6 +36,7 @@ from tenure.dispatch.contract import Job
 from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
+from tenure_protocol.fingerprint import cards as card_module
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, change, read_witness
 from tenure_protocol.lease.machine import Reserve
@@ -947,7 +948,7 @@ def test_nvidia_smi_is_asked_where_nothing_else_tells(
     capability: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     smi(tmp_path, text, monkeypatch)
-    monkeypatch.setattr(fingerprint, "_from_nvml", lambda: ({}, "no NVIDIA driver answered"))
+    monkeypatch.setattr(card_module, "_from_nvml", lambda: ({}, "no NVIDIA driver answered"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -960,7 +961,7 @@ def test_an_nvidia_smi_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smi(tmp_path, "exec sleep 600", monkeypatch)
-    monkeypatch.setattr(fingerprint, "_SMI_S", 0.2)
-    monkeypatch.setattr(fingerprint, "_from_nvml", lambda: ({}, "no NVIDIA driver answered"))
+    monkeypatch.setattr(card_module, "_SMI_S", 0.2)
+    monkeypatch.setattr(card_module, "_from_nvml", lambda: ({}, "no NVIDIA driver answered"))
     found = fingerprint.measure(use_torch=False)
     assert (found["card"], found["gpu"]) == ("cpu", "none: no NVIDIA driver answered")

@@ -6,6 +6,7 @@ import json
 import logging
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -334,6 +335,46 @@ def test_how_the_families_differ(
     told = packet()
     assert ("end" in told, "lock" in told) == (ends, installs)
     assert ListPlatform.orders[-1].lock == (tmp_path / "lock.txt" if builds else None)
+
+
+class ImageConfig(ListConfig):
+    image: str = "maker/image:tag"
+
+
+class ImagePlatform(ListPlatform):
+    Config: ClassVar[type[RentedConfig]] = ImageConfig
+
+
+class Container(BareContainerRunner):
+    PLATFORM = ImagePlatform
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({}, {}),
+        ({"lock": "lock.txt"}, {"TENURE_LOCK": sha256(b"numpy==2.4.0").hexdigest()}),
+        ({"image": f"maker/image@sha256:{'a' * 64}"}, {"TENURE_IMAGE": f"sha256:{'a' * 64}"}),
+        ({"image": "maker/image:sha256"}, {}),
+    ],
+)
+def test_a_machine_is_told_what_it_cannot_measure(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str],
+    told: dict[str, str],
+) -> None:  # fmt: skip
+    """The image's digest where it is named by one, and that of the lock it was installed from."""
+    (tmp_path / "lock.txt").write_text("numpy==2.4.0")
+    runner = make(Container, **keys)
+    envelopes: list[Mapping[str, str]] = []
+
+    def written(_store: object, _job: object, variables: Mapping[str, str], _clock: object) -> str:
+        envelopes.append(variables)
+        return "jobs/j/envelope.json"
+
+    monkeypatch.setattr(cargo, "write_envelope", written)
+    runner.launch([job()])
+    (variables,) = envelopes
+    assert {n: variables[n] for n in ("TENURE_LOCK", "TENURE_IMAGE") if n in variables} == told
 
 
 # ---------------------------------------------------------------------------- configuration

@@ -48,6 +48,7 @@ class World:
         self.key = keys.witness_of(self.spec)
         self.store.inner.create(keys.job(self.spec.id), encode(self.spec))
         self.launch = 0
+        self.measured = MEASURED  # by whoever claims next
         self.history: list[int] = []  # every step any attempt made
 
     # --------------------------------------------------------------------- other people
@@ -81,7 +82,7 @@ class World:
     def claimed(self, launch: int | None = None) -> Iterator[Tenure]:
         """Hold the tenure; reserves a launch when none is named."""
         number = self.reserve() if launch is None else launch
-        with claim(self.spec.id, self.store, number, self.clock, MEASURED) as tenure:
+        with claim(self.spec.id, self.store, number, self.clock, self.measured) as tenure:
             yield tenure
 
     @contextmanager
@@ -90,7 +91,7 @@ class World:
         number = self.reserve()
         lease = acquire(self.store, self.key, self.spec.id, number, 3600.0, 300.0, self.clock)
         assert isinstance(lease, Lease), lease
-        tenure = Tenure(self.spec, self.store, lease, self.clock, MEASURED)
+        tenure = Tenure(self.spec, self.store, lease, self.clock, self.measured)
         yield tenure
         shutil.rmtree(tenure.folder, ignore_errors=True)
 

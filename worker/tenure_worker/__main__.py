@@ -193,7 +193,8 @@ def _fetch_code(spec: JobSpec, store: Store, launch: int) -> Path:
 
 def _promised(spec: JobSpec, store: Store, launch: int) -> dict[str, object]:
     """The environment, measured; refuse a machine that has not the card that was promised."""
-    measured = fingerprint.measure()
+    # The code has been compared with its digest; the data is, before anything reads it.
+    measured = {**fingerprint.measure(), "code": spec.code, "data": spec.data}
     promised = os.environ.get("TENURE_CARD", "")
     if words := cargo.wrong_card(promised, spec.cards, measured):
         refuse(spec.id, launch, words, store, SYSTEM)

@@ -192,11 +192,25 @@ class Tenure:
 
     def _warn_of_change(self, manifest: Manifest) -> None:
         """Research is warned, not stopped: this job goes on in another environment than before."""
-        differences = fingerprint.compare(manifest.fingerprint, self._fingerprint)
-        for difference in fingerprint.refusing(differences)[:_WARNINGS]:
-            self.log(
-                f"tenure: warning: the environment changed since attempt {manifest.attempt}: "
-                f"{difference.sentence()}; the model can no longer be made again bit by bit"
+        since = f"since attempt {manifest.attempt}"
+        found = fingerprint.telling(fingerprint.compare(manifest.fingerprint, self._fingerprint))
+        told = fingerprint.refusing(found)
+        for each in told[:_WARNINGS]:
+            self._journal.note(f"tenure: warning: the environment changed {since}: {each.change()}")
+            self._journal.event(
+                {
+                    "step": manifest.step,
+                    "environment_changed_since": f"attempt {manifest.attempt}",
+                    **each.row(),
+                }
+            )
+        if len(told) > _WARNINGS:
+            self._journal.note(f"tenure: warning: and {len(told) - _WARNINGS} fields more")
+        if told:
+            self._journal.note("tenure: warning: the model can no longer be made again bit by bit")
+        if beside := [each.field for each in found if each.kind == "informative"]:
+            self._journal.note(
+                f"tenure: also changed {since}, and not known to matter: {', '.join(beside)}"
             )
 
     def milestone(self, save: Callable[[Path], object]) -> None:
