@@ -91,19 +91,62 @@ def permutation_p(reference: Values, shifted: Values) -> Values:
     rows = pooled.reshape(-1, pooled.shape[-1])
     observed = rows[:, reference.shape[-1] :].sum(axis=-1)
     most = observed + 1e-12 * np.abs(rows).sum(axis=-1)  # of equal splits none is lost to rounding
-    splits = _splits(pooled.shape[-1], shifted.shape[-1])
-    at_once = max(1, _CELLS // splits.shape[1])
+    table = splits(pooled.shape[-1], shifted.shape[-1])
+    at_once = max(1, _CELLS // table.shape[1])
     shares = [
-        np.mean(rows[i : i + at_once] @ splits <= most[i : i + at_once, None], axis=-1)
+        np.mean(rows[i : i + at_once] @ table <= most[i : i + at_once, None], axis=-1)
         for i in range(0, len(rows), at_once)
     ]
     return np.asarray(np.concatenate(shares).reshape(pooled.shape[:-1]))
+
+
+@functools.cache
+def splits(size: int, chosen: int) -> Values:
+    """Every choice of ``chosen`` out of ``size`` as a column of ones and zeros."""
+    places = np.array(list(itertools.combinations(range(size), chosen)))
+    table = np.zeros((size, len(places)))
+    table[places.T, np.arange(len(places))] = 1.0
+    return table
 
 
 def variance_p(reference: Values, new: Values) -> Values:
     """One-sided p-values of the F test that ``new`` spreads no more; samples along the last axis."""
     ratio = new.var(axis=-1, ddof=1) / reference.var(axis=-1, ddof=1)
     return np.asarray(stats.f.sf(ratio, new.shape[-1] - 1, reference.shape[-1] - 1))
+
+
+def pooled_sd(reference: Values, new: Values) -> float:
+    """Standard deviation between seeds, of both samples together, each around its own mean.
+
+    >>> import numpy as np
+    >>> pooled_sd(np.array([1.0, 3.0]), np.array([11.0, 13.0])) ** 2
+    2.0000000000000004
+    """
+    n, m = len(reference), len(new)
+    squares = (n - 1) * reference.var(ddof=1) + (m - 1) * new.var(ddof=1)
+    return math.sqrt(float(squares) / (n + m - 2))
+
+
+def check_sample(values: Values, name: str) -> None:
+    """Refuse what is no sample of seeds. Raises ValueError with a sentence."""
+    if values.ndim != 1:
+        raise ValueError(f"the {name}'s values must be one number per seed")
+    if not np.all(np.isfinite(values)):
+        raise ValueError(f"a metric of the {name} is not a finite number")
+    if len(values) < 2:
+        return
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        raise ValueError(
+            f"all {len(values)} seeds of the {name} gave {_short(float(values[0]))}: "
+            "the seed seems to change nothing, so there is no spread to judge by"
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        variance = float(values.var(ddof=1))
+    if not np.finfo(np.float64).tiny < variance < math.inf:
+        raise ValueError(
+            f"the values of the {name} spread by {_short(float(np.ptp(values)))}, whose square "
+            "no floating-point number holds: measure in another unit"
+        )
 
 
 def bound_factor(reference: int, new: int, alpha: float = WORST_SEED_ALPHA) -> float:
@@ -217,7 +260,7 @@ def non_inferiority(
     worse_by = float(new.mean() - reference.mean())
     exact = max(len(reference), len(new)) <= EXACT_UP_TO
     p = float(mean_p(reference, new, margin))
-    sd = math.sqrt(_pooled_variance(reference, new))
+    sd = pooled_sd(reference, new)
     chance = power(sd, margin, len(reference), len(new), alpha)
     numbers = {
         "worse_by": worse_by,
@@ -424,10 +467,7 @@ def _too_few(
 ) -> Finding | None:
     """Refuse what is no sample; say NOT_ENOUGH_SEEDS for a sample without any spread to know."""
     for name, values in (("parent", reference), ("retrain", new)):
-        if values.ndim != 1:
-            raise ValueError(f"the {name}'s values must be one number per seed")
-        if not np.all(np.isfinite(values)):
-            raise ValueError(f"a metric of the {name} is not a finite number")
+        check_sample(values, name)
     needed: int | None = 2
     if margin is not None and len(reference) > 1 and np.ptp(reference) > 0:
         needed = seeds_needed(float(reference.std(ddof=1)), margin, alpha)
@@ -437,19 +477,6 @@ def _too_few(
             f"{'at least ' if needed else ''}{_needed_words(needed)} on each side are needed"
         )
         return Finding(check, "NOT_ENOUGH_SEEDS", reason, _needed_number(needed))
-    for name, values in (("parent", reference), ("retrain", new)):
-        if np.ptp(values) <= 1e-12 * np.abs(values).max():
-            raise ValueError(
-                f"all {len(values)} seeds of the {name} gave {_short(float(values[0]))}: "
-                "the seed seems to change nothing, so there is no spread to judge by"
-            )
-        with np.errstate(over="ignore", under="ignore"):
-            variance = float(values.var(ddof=1))
-        if not np.finfo(np.float64).tiny < variance < math.inf:
-            raise ValueError(
-                f"the values of the {name} spread by {_short(float(np.ptp(values)))}, whose square "
-                "no floating-point number holds: measure in another unit"
-            )
     return None
 
 
@@ -462,20 +489,6 @@ def _needed_number(needed: int | None) -> dict[str, float]:
     if needed is None:
         return {"seeds_needed_above": float(MOST_SEEDS)}
     return {"seeds_needed": float(needed)}
-
-
-@functools.cache
-def _splits(size: int, chosen: int) -> Values:
-    """Every choice of ``chosen`` out of ``size`` as a column of ones and zeros."""
-    places = np.array(list(itertools.combinations(range(size), chosen)))
-    table = np.zeros((size, len(places)))
-    table[places.T, np.arange(len(places))] = 1.0
-    return table
-
-
-def _pooled_variance(reference: Values, new: Values) -> float:
-    n, m = len(reference), len(new)
-    return float(((n - 1) * reference.var(ddof=1) + (m - 1) * new.var(ddof=1)) / (n + m - 2))
 
 
 def _short(value: float) -> str:
