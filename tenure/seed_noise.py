@@ -5,8 +5,8 @@ of which less is better. "Not shown" is never read as "equal": an answer inside 
 effect these seeds could have shown, and "inside" of a platform is a test of its own.
 
 Sources: Welch 1947; Pitman 1937 and Hartigan 1969 (exact tests and intervals from splits); Julious
-2004 (power); Wellek 2010, section 6.1 (equivalence in units of the standard deviation, by the
-noncentral F); Holm 1979 (several platforms).
+2004 (power); Schuirmann 1987 (two one-sided tests) with the noncentral t, because the margin is in
+standard deviations (Wellek 2010, chapter 6); Holm 1979 (several platforms).
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def platforms(
 ) -> tuple[str, tuple[Deviation, ...]]:
     """The reference, and each other platform's deviation from it: inside the seeds' noise, or a fault?
 
-    Inside: shown, at ``alpha``, to be less than ``within_sd`` standard deviations (Wellek 2010); all
+    Inside: shown, at ``alpha``, to be less than ``within_sd`` standard deviations; all
     may be said to be inside together, because each was shown. A fault: not inside, and the means
     differ at ``alpha``, or the seeds spread more at :data:`VARIANCE_ALPHA`, both by Holm's steps over
     the platforms. Neither: not enough seeds, with the number needed. Without ``reference`` it is the
@@ -323,8 +323,8 @@ def _deviation(
 def inside_p(first: Values, second: Values, within_sd: float) -> float:
     """p-value of "the means are ``within_sd`` standard deviations or more apart".
 
-    The most powerful invariant test for normal values of one variance (Wellek 2010, section 6.1): the
-    square of Student's t under the noncentral F.
+    The larger p-value of the two one-sided tests, by the noncentral t: at or below alpha where the
+    interval of the standardised difference at 1 - 2 alpha lies between the margins (Schuirmann 1987).
 
     >>> import numpy as np
     >>> base = np.arange(20.0)
@@ -332,9 +332,9 @@ def inside_p(first: Values, second: Values, within_sd: float) -> float:
     True
     """
     n, m = len(first), len(second)
-    scale = n * m / (n + m)
-    squared = scale * (float(second.mean() - first.mean()) / pooled_sd(first, second)) ** 2
-    return float(stats.ncf.cdf(squared, 1, n + m - 2, scale * within_sd**2))
+    scale = math.sqrt(n * m / (n + m))
+    t = scale * abs(float(second.mean() - first.mean())) / pooled_sd(first, second)
+    return float(stats.nct.cdf(t, n + m - 2, scale * within_sd))
 
 
 def seeds_needed_inside(within_sd: float, alpha: float = 0.05) -> int | None:
@@ -359,8 +359,8 @@ def seeds_needed_inside(within_sd: float, alpha: float = 0.05) -> int | None:
 
 def _power_inside(seeds: int, within_sd: float, alpha: float) -> float:
     freedom = 2 * seeds - 2
-    critical = stats.ncf.ppf(alpha, 1, freedom, seeds / 2 * within_sd**2)
-    return float(stats.f.cdf(critical, 1, freedom))
+    critical = float(stats.nct.ppf(alpha, freedom, math.sqrt(seeds / 2) * within_sd))
+    return max(0.0, 1 - 2 * float(stats.t.sf(critical, freedom)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
