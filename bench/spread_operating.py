@@ -1,7 +1,7 @@
 """How often does the gate over seeds pass a model that is equal, worse, or spreads more?
 
     python bench/spread_operating.py
-    python bench/spread_operating.py --repetitions 20000    # ten seconds
+    python bench/spread_operating.py --repetitions 20000    # half a minute
 
 Prints P(pass) of the gate (non-inferiority, variance guard and worst-seed bound together) beside
 the gates people use instead. Sigma is the parent's standard deviation between seeds. What is
@@ -12,6 +12,7 @@ same on every machine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bench.instruments.report import Report, arguments
+from tenure.seed_noise import platforms
 from tenure.statistics import seeds_pass
 
 Values = NDArray[np.float64]
@@ -142,6 +144,21 @@ def rows() -> list[Row]:
     return ours + several + naive
 
 
+#: How far a platform's seeds lie from those of the reference, in standard deviations.
+AWAY = (0.0, 0.5, 1.0, 2.0, 3.0)
+FEWER = 10  # platforms are judged one pair at a time, so by a tenth of the repetitions
+
+
+def platform_answers(seeds: int, away: float, repetitions: int) -> dict[str, float]:
+    """How often `tenure compare --by card` says each of its answers of one platform."""
+    rng = np.random.default_rng([seeds, round(10 * away)])
+    answers: Counter[str] = Counter()
+    for _ in range(repetitions):
+        samples = {"reference": rng.normal(0, 1, seeds), "other": rng.normal(away, 1, seeds)}
+        answers.update(each.answer for each in platforms(samples, "reference")[1])
+    return {answer: answers[answer] / repetitions for answer in ("inside the noise", "fault")}
+
+
 #: What the gate has to reach with ten reference and ten new seeds.
 WANTED = {"equal": "at least 0.90", "1.5 worse": "at most 0.06", "3 x spread": "at most 0.13"}
 REPETITIONS, QUICK_REPETITIONS = 1000, 20
@@ -168,6 +185,17 @@ def main() -> None:
             "".join(f"{share:>12.3f}" for share in shares.values()),
             target if aimed else "",
             repetitions=repetitions, passed=shares,
+        )  # fmt: skip
+    fewer = max(1, repetitions // FEWER)
+    report.note(f"a platform: inside the noise / fault, {fewer} repetitions")
+    report.note(f"{'':36}" + "".join(f"{f'{away:g} sd away':>14}" for away in AWAY))
+    for seeds in (5, 10, 20):
+        found = {f"{away:g} sd": platform_answers(seeds, away, fewer) for away in AWAY}
+        cells = (f"{a['inside the noise']:.2f} / {a['fault']:.2f}" for a in found.values())
+        report.line(
+            f"{'platform within 1 sd':30}{seeds:>3},{seeds:>2}",
+            "".join(f"{cell:>14}" for cell in cells),
+            repetitions=fewer, answers=found,
         )  # fmt: skip
     report.end()
 
