@@ -28,6 +28,7 @@ from tenure_protocol.records import (
     BacktestValue,
     FileEntry,
     JobSpec,
+    JudgedMetric,
     Manifest,
     Member,
     MetricValue,
@@ -109,7 +110,16 @@ class Chain:
             raise plan.error(("experiment",), words) from error
         promote = plan.promote
         self._promote = Promote(
-            promote.metric, promote.direction, promote.margin, promote.min_score, promote.alpha
+            promote.metric,
+            promote.direction,
+            promote.margin,
+            promote.min_score,
+            promote.alpha,
+            also=tuple(
+                JudgedMetric(other.metric, other.direction, other.margin, other.examples)
+                for other in promote.also
+            )
+            or None,
         )
 
     @property
@@ -503,7 +513,8 @@ class Chain:
 
 
 def _terms(promote: Promote) -> dict[str, object]:
-    return {f"promote.{field.name}": getattr(promote, field.name) for field in fields(promote)}
+    terms = {f"promote.{field.name}": getattr(promote, field.name) for field in fields(promote)}
+    return terms | {"promote.also": [promotion.metric_words(one) for one in promote.also or ()]}
 
 
 def _metrics(evaluation: Done) -> dict[str, MetricValue]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gates.evidence import Evidence, Unproved, same_json
-from gates.promotion import judge_backtest, judge_metrics
+from gates.promotion import judge_backtest, judge_metrics, metric_words
 from gates.verdict import Verdict, judged
 from tenure_protocol.codec import plain
-from tenure_protocol.records import ModelRecord
+from tenure_protocol.records import JudgedMetric, ModelRecord
 
 
 def generation(evidence: Evidence) -> Verdict:
@@ -74,11 +76,34 @@ def lineage(evidence: Evidence) -> Verdict:
 def _terms(record: ModelRecord, before: ModelRecord) -> list[str]:
     ours, theirs = plain(record.promote), plain(before.promote)
     assert isinstance(ours, dict) and isinstance(theirs, dict)
-    return [
+    if same_json(ours, theirs):
+        return []
+    changed = [
         f"promote.{name} was {theirs.get(name)!r} when the parent was promoted and is "
         f"{ours.get(name)!r} now: terms are fixed before the retrain"
-        for name in sorted({*ours, *theirs})
+        for name in sorted({*ours, *theirs} - {"also"})
         if not same_json(ours.get(name), theirs.get(name))
+    ]
+    return changed + _also(record.promote.also or (), before.promote.also or ())
+
+
+def _also(ours: Sequence[JudgedMetric], theirs: Sequence[JudgedMetric]) -> list[str]:
+    """Each metric of ``promote.also`` that is not as it was, or their order where that is all."""
+    if list(ours) == list(theirs):
+        return []
+    now, then = ({one.metric: metric_words(one) for one in side} for side in (ours, theirs))
+    fixed = "terms are fixed before the retrain"
+    found = []
+    for name in dict.fromkeys([*then, *now]):
+        if name not in now:
+            found.append(f"promote.also had {then[name]} and lacks it now: {fixed}")
+        elif name not in then:
+            found.append(f"promote.also has {now[name]} now and had no {name}: {fixed}")
+        elif now[name] != then[name]:
+            found.append(f"promote.also had {then[name]} and has {now[name]} now: {fixed}")
+    return found or [
+        f"promote.also was {', '.join(map(metric_words, theirs))} and is "
+        f"{', '.join(map(metric_words, ours))} now: {fixed}"
     ]
 
 

@@ -22,12 +22,8 @@ def find_record(name: str, store: Store) -> ModelRecord:
     Raises UsageError for a name that leads nowhere and a file that holds no record, Corrupt for a
     stored record that cannot be read.
     """
-    path = Path(name)
-    if path.exists() or path.suffix == ".json":
-        try:
-            return load(ModelRecord, read_text(path, "record").encode(), str(path))
-        except Corrupt as error:
-            raise UsageError(f"{error}; it is no model record of this version") from None
+    if is_file(name):
+        return read_record(Path(name))
     if not _ID.fullmatch(name):
         raise UsageError(
             f"{name!r} is no file here and no record's id (26 of a-z and 2-7); "
@@ -37,6 +33,20 @@ def find_record(name: str, store: Store) -> ModelRecord:
         if entry.key.endswith(f"/{name}.json"):
             return _stored(store, entry.key)
     raise UsageError(f"the store at {store.url} holds no model record {name}")
+
+
+def read_record(path: Path) -> ModelRecord:
+    """The record in a file. Raises UsageError."""
+    try:
+        return load(ModelRecord, read_text(path, "record").encode(), str(path))
+    except Corrupt as error:
+        raise UsageError(f"{error}; it is no model record of this version") from None
+
+
+def is_file(name: str) -> bool:
+    """Whether a person named a record by its file, so that no store is asked."""
+    path = Path(name)
+    return path.exists() or path.suffix == ".json"
 
 
 def retrains(store: Store, experiment: str) -> Iterator[ModelRecord]:

@@ -5,34 +5,48 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tenure_protocol.records import ModelRecord
+from tenure_protocol.records import JudgedMetric, ModelRecord
 
 
 def judge_metrics(record: ModelRecord) -> tuple[bool, tuple[str, ...]]:
-    """Whether every member has finite metrics and the promoted one in the plan's direction.
+    """Whether every member has finite metrics, and each judged one in the plan's direction.
 
     Returns the answer and a sentence for each reason against it.
     """
-    terms = record.promote
+    judged = record.promote.judged
     reasons = [] if record.members else ["it has no members"]
-    units = set()
+    units: dict[str, set[str]] = {terms.metric: set() for terms in judged}
     for member in record.members:
         for name, metric in member.metrics.items():
             if not math.isfinite(metric.value):
                 reasons.append(f"{name} of seed {member.seed} is {metric.value}")
-        promoted = member.metrics.get(terms.metric)
-        if promoted is None:
-            reasons.append(f"seed {member.seed} has no metric {terms.metric!r}")
-            continue
-        units.add(promoted.unit)
-        if promoted.direction != terms.direction:
-            reasons.append(
-                f"seed {member.seed} says {terms.metric!r} is to {promoted.direction}, "
-                f"the plan says {terms.direction}"
-            )
-    if len(units) > 1:
-        reasons.append(f"{terms.metric!r} comes in several units: {', '.join(sorted(units))}")
+        for terms in judged:
+            found = member.metrics.get(terms.metric)
+            if found is None:
+                reasons.append(f"seed {member.seed} has no metric {terms.metric!r}")
+                continue
+            units[terms.metric].add(found.unit)
+            if found.direction != terms.direction:
+                reasons.append(
+                    f"seed {member.seed} says {terms.metric!r} is to {found.direction}, "
+                    f"the plan says {terms.direction}"
+                )
+    reasons += [
+        f"{name!r} comes in several units: {', '.join(sorted(found))}"
+        for name, found in units.items()
+        if len(found) > 1
+    ]
     return not reasons, tuple(reasons)
+
+
+def metric_words(terms: JudgedMetric) -> str:
+    """A metric's terms as people write them.
+
+    >>> metric_words(JudgedMetric("mae", "minimize", 0.5, examples=False))
+    'mae (minimize, margin 0.5, without examples)'
+    """
+    examples = "" if terms.examples else ", without examples"
+    return f"{terms.metric} ({terms.direction}, margin {terms.margin:g}{examples})"
 
 
 def judge_backtest(record: ModelRecord) -> tuple[bool, tuple[str, ...]]:

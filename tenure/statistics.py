@@ -7,11 +7,13 @@ round. A margin is in the metric's unit and was stated before the retrain. None 
 
 Sources: Piaggio et al. 2012 (CONSORT non-inferiority); Welch 1947; Pitman 1937 (permutation);
 Hahn and Meeker 1991, chapter 4 (prediction bounds); Lazarus, Lewis, Stock and Watson 2018 (means of
-dependent examples); Bouthillier et al. 2021 and Jordan 2023 (what the spread of seeds is made of).
+dependent examples); Berger 1982 (intersection-union: several metrics, each at the full level);
+Bouthillier et al. 2021 and Jordan 2023 (what the spread of seeds is made of). docs/spread.md says what each check does and cannot tell.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -34,6 +36,7 @@ WORST_SEED_ALPHA = 0.05
 #: Up to so many seeds a side the exact permutation test: 12 v 6 splits are 924 at most.
 EXACT_UP_TO = 6
 MIN_EXAMPLES = 30
+_CELLS = 4_000_000  # of the table of splits held at once, when many samples are tested together
 MOST_SEEDS = 10_000  # nobody trains more of one point; a search for the number needed ends here
 
 
@@ -57,6 +60,122 @@ def oriented(values: Sequence[float], direction: Literal["minimize", "maximize"]
         raise ValueError(f"the direction is {direction!r}, there are minimize and maximize")
     array = np.asarray(values, dtype=np.float64)
     return array if direction == "minimize" else -array
+
+
+# ------------------------------------------------------------------------- many samples at once
+
+
+def mean_p(reference: Values, new: Values, margin: float) -> Values:
+    """One-sided p-values of "the mean of ``new`` is ``margin`` or more above that of ``reference``".
+
+    Samples lie along the last axis, (..., n) and (..., m); the answer has the axes before it.
+    Exact permutation up to :data:`EXACT_UP_TO` seeds a side, Welch's t test above.
+    """
+    if max(reference.shape[-1], new.shape[-1]) <= EXACT_UP_TO:
+        return permutation_p(reference, new - margin)
+    found = stats.ttest_ind(new - margin, reference, axis=-1, equal_var=False, alternative="less")
+    return np.asarray(found.pvalue)
+
+
+def permutation_p(reference: Values, shifted: Values) -> Values:
+    """Share of all splits whose mean of the second part is as low as the one observed; exact.
+
+    Samples lie along the last axis. Pitman 1937.
+
+    >>> import numpy as np
+    >>> round(float(permutation_p(np.array([4.0, 5.0, 6.0]), np.array([1.0, 2.0, 3.0]))), 3)
+    0.05
+    """
+    pooled = np.concatenate([reference, shifted], axis=-1)
+    pooled = pooled - pooled.mean(axis=-1, keepdims=True)  # a common level costs digits only
+    rows = pooled.reshape(-1, pooled.shape[-1])
+    observed = rows[:, reference.shape[-1] :].sum(axis=-1)
+    most = observed + 1e-12 * np.abs(rows).sum(axis=-1)  # of equal splits none is lost to rounding
+    table = splits(pooled.shape[-1], shifted.shape[-1])
+    at_once = max(1, _CELLS // table.shape[1])
+    shares = [
+        np.mean(rows[i : i + at_once] @ table <= most[i : i + at_once, None], axis=-1)
+        for i in range(0, len(rows), at_once)
+    ]
+    return np.asarray(np.concatenate(shares).reshape(pooled.shape[:-1]))
+
+
+@functools.cache
+def splits(size: int, chosen: int) -> Values:
+    """Every choice of ``chosen`` out of ``size`` as a column of ones and zeros."""
+    places = np.array(list(itertools.combinations(range(size), chosen)))
+    table = np.zeros((size, len(places)))
+    table[places.T, np.arange(len(places))] = 1.0
+    return table
+
+
+def variance_p(reference: Values, new: Values) -> Values:
+    """One-sided p-values of the F test that ``new`` spreads no more; samples along the last axis."""
+    ratio = new.var(axis=-1, ddof=1) / reference.var(axis=-1, ddof=1)
+    return np.asarray(stats.f.sf(ratio, new.shape[-1] - 1, reference.shape[-1] - 1))
+
+
+def pooled_sd(reference: Values, new: Values) -> float:
+    """Standard deviation between seeds, of both samples together, each around its own mean.
+
+    >>> import numpy as np
+    >>> pooled_sd(np.array([1.0, 3.0]), np.array([11.0, 13.0])) ** 2
+    2.0000000000000004
+    """
+    n, m = len(reference), len(new)
+    squares = (n - 1) * reference.var(ddof=1) + (m - 1) * new.var(ddof=1)
+    return math.sqrt(float(squares) / (n + m - 2))
+
+
+def check_sample(values: Values, name: str) -> None:
+    """Refuse what is no sample of seeds. Raises ValueError with a sentence."""
+    if values.ndim != 1:
+        raise ValueError(f"the {name}'s values must be one number per seed")
+    if not np.all(np.isfinite(values)):
+        raise ValueError(f"a metric of the {name} is not a finite number")
+    if len(values) < 2:
+        return
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        raise ValueError(
+            f"all {len(values)} seeds of the {name} gave {_short(float(values[0]))}: "
+            "the seed seems to change nothing, so there is no spread to judge by"
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        variance = float(values.var(ddof=1))
+    if not np.finfo(np.float64).tiny < variance < math.inf:
+        raise ValueError(
+            f"the values of the {name} spread by {_short(float(np.ptp(values)))}, whose square "
+            "no floating-point number holds: measure in another unit"
+        )
+
+
+def bound_factor(reference: int, new: int, alpha: float = WORST_SEED_ALPHA) -> float:
+    """Standard deviations above the reference's mean that none of ``new`` seeds is to exceed.
+
+    Bonferroni over them (Hahn and Meeker 1991, section 4.8).
+
+    >>> round(bound_factor(10, 10), 2)
+    3.41
+    """
+    return float(stats.t.isf(alpha / new, reference - 1)) * math.sqrt(1 + 1 / reference)
+
+
+def worst_bound(reference: Values, factor: float, margin: float) -> Values:
+    """What no new seed may exceed; samples along the last axis."""
+    sd = reference.std(axis=-1, ddof=1)
+    return np.asarray(reference.mean(axis=-1) + factor * sd + margin)
+
+
+def seeds_pass(
+    reference: Values, new: Values, margin: float, alpha: float = 0.05
+) -> NDArray[np.bool_]:
+    """Where all of :func:`seed_spread` say PASS, for many samples along the last axis at once."""
+    factor = bound_factor(reference.shape[-1], new.shape[-1])
+    return np.asarray(
+        (mean_p(reference, new, margin) <= alpha)
+        & (variance_p(reference, new) > VARIANCE_ALPHA)
+        & (new.max(axis=-1) <= worst_bound(reference, factor, margin))
+    )
 
 
 # ---------------------------------------------------------------------------------- power
@@ -116,13 +235,15 @@ def seeds_needed(
 # ---------------------------------------------------------------------------------- seeds
 
 
-def non_inferiority(reference: Values, new: Values, margin: float, alpha: float = 0.05) -> Finding:
+def non_inferiority(
+    reference: Values, new: Values, margin: float, alpha: float = 0.05, wanted: float = POWER
+) -> Finding:
     """Is the mean of ``new`` proved to be less than ``margin`` above the mean of ``reference``?
 
     One-sided, at level ``alpha``: exact permutation of the shifted values up to
     :data:`EXACT_UP_TO` seeds a side, Welch's t test above. Not proved is BLOCK, or
-    NOT_ENOUGH_SEEDS where the seeds at hand could not have proved it for an equal model and do not
-    prove the contrary either.
+    NOT_ENOUGH_SEEDS where the seeds at hand would have proved it for an equal model with less than
+    the chance ``wanted`` and do not prove the contrary either.
 
     >>> import numpy as np
     >>> parent, child = np.array([1.0, 1.1, 0.9, 1.05, 0.95]), np.array([1.0, 1.1, 0.92, 1.0, 0.97])
@@ -138,9 +259,8 @@ def non_inferiority(reference: Values, new: Values, margin: float, alpha: float 
         return few
     worse_by = float(new.mean() - reference.mean())
     exact = max(len(reference), len(new)) <= EXACT_UP_TO
-    judge = _permutation_p if exact else _welch_p
-    p = judge(reference, new - margin)
-    sd = math.sqrt(_pooled_variance(reference, new))
+    p = float(mean_p(reference, new, margin))
+    sd = pooled_sd(reference, new)
     chance = power(sd, margin, len(reference), len(new), alpha)
     numbers = {
         "worse_by": worse_by,
@@ -162,14 +282,14 @@ def non_inferiority(reference: Values, new: Values, margin: float, alpha: float 
     if p <= alpha:
         return Finding("non_inferiority", "PASS", f"not worse: {said}", numbers)
     smallest = 1 / math.comb(len(reference) + len(new), len(new)) if exact else 0.0
-    needed = seeds_needed(sd, margin, alpha)
+    needed = seeds_needed(sd, margin, alpha, wanted)
     numbers |= _needed_number(needed)
-    shown_worse = judge(new - margin, reference) <= alpha
-    if not shown_worse and (chance < POWER or smallest > alpha):
+    shown_worse = float(mean_p(new, reference, -margin)) <= alpha
+    if not shown_worse and (chance < wanted or smallest > alpha):
         reason = (
             f"not enough seeds to tell: {said}; {len(reference)} against {len(new)} seeds prove it "
             f"for an equal model with probability {_short(chance)}, {_needed_words(needed)} on each "
-            f"side with {POWER}"
+            f"side with {_short(wanted)}"
         )
         return Finding("non_inferiority", "NOT_ENOUGH_SEEDS", reason, numbers)
     return Finding("non_inferiority", "BLOCK", f"not proved to be not worse: {said}", numbers)
@@ -188,8 +308,7 @@ def variance_guard(reference: Values, new: Values, alpha: float = VARIANCE_ALPHA
     """
     if (few := _too_few("variance_guard", reference, new, None, alpha)) is not None:
         return few
-    ratio = float(new.var(ddof=1) / reference.var(ddof=1))
-    p = float(stats.f.sf(ratio, len(new) - 1, len(reference) - 1))
+    p = float(variance_p(reference, new))
     numbers = {
         "reference_sd": float(reference.std(ddof=1)),
         "new_sd": float(new.std(ddof=1)),
@@ -221,9 +340,8 @@ def worst_seed_bound(
     _check_terms(margin, alpha)
     if (few := _too_few("worst_seed_bound", reference, new, margin, alpha)) is not None:
         return few
-    n = len(reference)
-    k = float(stats.t.isf(alpha / len(new), n - 1)) * math.sqrt(1 + 1 / n)
-    bound = float(reference.mean() + k * reference.std(ddof=1) + margin)
+    k = bound_factor(len(reference), len(new), alpha)
+    bound = float(worst_bound(reference, k, margin))
     worst = float(new.max())
     above = worst - float(reference.mean())
     numbers = {"worst": worst, "bound": bound, "k": k, "margin": margin}
@@ -236,7 +354,7 @@ def worst_seed_bound(
 
 
 def seed_spread(
-    reference: Values, new: Values, margin: float, alpha: float = 0.05
+    reference: Values, new: Values, margin: float, alpha: float = 0.05, wanted: float = POWER
 ) -> tuple[Finding, Finding, Finding]:
     """The three checks of one metric over seeds; it may be deployed when all say PASS.
 
@@ -246,7 +364,7 @@ def seed_spread(
     ['PASS', 'PASS', 'PASS']
     """
     return (
-        non_inferiority(reference, new, margin, alpha),
+        non_inferiority(reference, new, margin, alpha, wanted),
         variance_guard(reference, new),
         worst_seed_bound(reference, new, margin),
     )
@@ -349,10 +467,7 @@ def _too_few(
 ) -> Finding | None:
     """Refuse what is no sample; say NOT_ENOUGH_SEEDS for a sample without any spread to know."""
     for name, values in (("parent", reference), ("retrain", new)):
-        if values.ndim != 1:
-            raise ValueError(f"the {name}'s values must be one number per seed")
-        if not np.all(np.isfinite(values)):
-            raise ValueError(f"a metric of the {name} is not a finite number")
+        check_sample(values, name)
     needed: int | None = 2
     if margin is not None and len(reference) > 1 and np.ptp(reference) > 0:
         needed = seeds_needed(float(reference.std(ddof=1)), margin, alpha)
@@ -362,12 +477,6 @@ def _too_few(
             f"{'at least ' if needed else ''}{_needed_words(needed)} on each side are needed"
         )
         return Finding(check, "NOT_ENOUGH_SEEDS", reason, _needed_number(needed))
-    for name, values in (("parent", reference), ("retrain", new)):
-        if np.ptp(values) <= 1e-12 * np.abs(values).max():
-            raise ValueError(
-                f"all {len(values)} seeds of the {name} gave {_short(float(values[0]))}: "
-                "the seed seems to change nothing, so there is no spread to judge by"
-            )
     return None
 
 
@@ -380,24 +489,6 @@ def _needed_number(needed: int | None) -> dict[str, float]:
     if needed is None:
         return {"seeds_needed_above": float(MOST_SEEDS)}
     return {"seeds_needed": float(needed)}
-
-
-def _permutation_p(reference: Values, shifted: Values) -> float:
-    """Share of all splits whose mean of the second part is as low as the one observed."""
-    pooled = np.concatenate([reference, shifted])
-    splits = np.array(list(itertools.combinations(range(len(pooled)), len(shifted))))
-    sums = pooled[splits].sum(axis=1)
-    slack = 1e-12 * float(np.abs(pooled).sum())
-    return float(np.mean(sums <= shifted.sum() + slack))
-
-
-def _welch_p(reference: Values, shifted: Values) -> float:
-    return float(stats.ttest_ind(shifted, reference, equal_var=False, alternative="less").pvalue)
-
-
-def _pooled_variance(reference: Values, new: Values) -> float:
-    n, m = len(reference), len(new)
-    return float(((n - 1) * reference.var(ddof=1) + (m - 1) * new.var(ddof=1)) / (n + m - 2))
 
 
 def _short(value: float) -> str:

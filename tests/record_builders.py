@@ -18,6 +18,7 @@ from tenure_protocol.fingerprint import FIELD_CLASSES, PINNED_DETERMINISM, pin
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
     BacktestValue,
+    Direction,
     FileEntry,
     JobSpec,
     Manifest,
@@ -65,6 +66,16 @@ def losses_of(seed: int, shift: float = 0.0) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
+class Other:
+    """One more metric of every member; without ``kept`` its losses are not in the snapshot."""
+
+    direction: Direction
+    unit: str
+    losses: Losses
+    kept: bool = True
+
+
+@dataclass(frozen=True)
 class Wish:
     """How one record is to be; the defaults make a valid one."""
 
@@ -79,6 +90,7 @@ class Wish:
     measured: Mapping[str, object] = field(default_factory=lambda: MEASURED)
     backtest_requires: Mapping[str, object] | None = None
     losses: Losses = losses_of
+    others: Mapping[str, Other] = field(default_factory=dict)
     score: float = 0.8
     passed: bool = True
     deployable: bool = True
@@ -137,12 +149,16 @@ def _member(store: Store, wish: Wish, seed: int) -> Member:
     weights = f"weights of {wish.generation}/{seed}".encode()
     trained, files = snapshot(store, train, {"weights.bin": weights}, wish.measured)
     losses = wish.losses(seed)
-    body = losses.astype("<f8").tobytes()
+    kept = {METRIC: losses} | {n: o.losses(seed) for n, o in wish.others.items() if o.kept}
     metrics = {METRIC: MetricValue(float(losses.mean()), "minimize", "nats")}
+    for name, other in wish.others.items():
+        mean = float(other.losses(seed).mean())
+        value = mean if other.direction == "minimize" else -mean
+        metrics[name] = MetricValue(value, other.direction, other.unit)
     evaluation, evaluated = snapshot(
         store,
         spec(wish, "evaluate", seed, model=trained),
-        {f"losses/{METRIC}.f64": body},
+        {f"losses/{name}.f64": row.astype("<f8").tobytes() for name, row in kept.items()},
         wish.measured,
         {"metrics": plain(metrics)},
     )
@@ -161,7 +177,7 @@ def _member(store: Store, wish: Wish, seed: int) -> Member:
         measured=(environment_digest(wish.measured),),
         evaluation=evaluation,
         metrics=metrics,
-        losses={METRIC: evaluated[f"losses/{METRIC}.f64"]},
+        losses={name: evaluated[f"losses/{name}.f64"] for name in kept},
         backtest_job=backtest,
         backtest=BacktestValue(wish.score, wish.passed, wish.deployable),
     )

@@ -51,14 +51,10 @@ class _Strict(BaseModel):
     )
 
 
-class Promote(_Strict):
-    """When a retrained model counts as not worse than its parent, stated beforehand."""
-
+class _Judged(_Strict):
     metric: Annotated[str, Field(min_length=1)]  # a name in Evaluation.metrics
     direction: Literal["minimize", "maximize"]
     margin: float  # in the unit of the metric: the largest loss of quality that is accepted
-    min_score: float  # the least score of a backtest that is deployable
-    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05  # level of the one-sided test
 
     @field_validator("margin")
     @classmethod
@@ -91,6 +87,32 @@ class Pin(_Strict):
         if not (self.card or self.lock or self.fingerprint):
             raise ValueError("is empty; name a card, a lock or a fingerprint, or leave it out")
         return self
+
+
+class Also(_Judged):
+    """A further metric that must not get worse; it does not decide which point is promoted."""
+
+    examples: bool = True  # false: it has no per-example losses, and only its seeds are judged
+
+
+class Promote(_Judged):
+    """When a retrained model counts as not worse than its parent, stated beforehand."""
+
+    min_score: float  # the least score of a backtest that is deployable
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05  # level of the one-sided test
+    also: list[Also] = Field(default_factory=list)  # each at the same alpha, all must pass
+
+    @field_validator("also")
+    @classmethod
+    def _metrics_are_distinct(cls, also: list[Also], info: ValidationInfo) -> list[Also]:
+        seen = {info.data.get("metric")}
+        for entry in also:
+            if entry.metric in seen:
+                raise ValueError(
+                    f"holds {shown(entry.metric)}, which is judged already: one metric has one margin"
+                )
+            seen.add(entry.metric)
+        return also
 
 
 class Plan(_Strict):
@@ -139,7 +161,10 @@ class Plan(_Strict):
             "team", "priority", "deadline_h", "budget", "rungs", "nightly", "promote", "baseline",
             "retrain_seeds", "pin",
         }  # fmt: skip
-        return self.model_dump(mode="json", include=names)
+        found = self.model_dump(mode="json", include=names)
+        if not self.promote.also:  # the terms of a plan with one metric are the same as ever
+            del found["promote"]["also"]
+        return found
 
     @field_validator("experiment")
     @classmethod

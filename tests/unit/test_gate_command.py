@@ -198,6 +198,12 @@ CHANGES = {
     "min_score": ("plan.yaml", "min_score: 0.5", "min_score: 0.6", "min_score 0.5 instead of 0.6"),
     "direction": ("plan.yaml", "minimize", "maximize", "promote.direction 'minimize'"),
     "alpha": ("plan.yaml", "0.5}", "0.5, alpha: 0.01}", "promote.alpha 0.05 instead"),
+    "another metric": (
+        "plan.yaml",
+        "0.5}",
+        "0.5, also: [{metric: mae, direction: minimize, margin: 2}]}",
+        "promote.also [] instead of ['mae (minimize, margin 2)']",
+    ),
     "grid, without the point": ("plan.yaml", "level: [1, 2]", "level: [2]", "no point of the plan"),
     "grid, with one more": (
         "plan.yaml",

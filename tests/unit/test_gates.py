@@ -17,7 +17,13 @@ from gates.verdict import Verdict, deployable
 from tenure_protocol.codec import Corrupt, Json, decode, encode
 from tenure_protocol.fingerprint import pin
 from tenure_protocol.lease import keys
-from tenure_protocol.records import BacktestValue, MetricValue, ModelRecord
+from tenure_protocol.records import (
+    BacktestValue,
+    JudgedMetric,
+    MetricValue,
+    ModelRecord,
+    Promote,
+)
 from tenure_protocol.store.api import Found, Missing, StoreSilent
 from tenure_protocol.store.memory import MemoryStore
 from tests.record_builders import (
@@ -27,6 +33,8 @@ from tests.record_builders import (
     REQUIRED,
     SEEDS,
     TERMS,
+    Losses,
+    Other,
     losses_of,
     overwrite,
     put,
@@ -596,3 +604,180 @@ def test_a_silent_store_is_no_verdict(store: MemoryStore, parent: ModelRecord) -
 
     with pytest.raises(StoreSilent):
         check_record(Silent(), parent)
+
+
+# ------------------------------------------------------------------------- several metrics
+
+ALSO = JudgedMetric("hits", "maximize", 0.05)
+SEVERAL = replace(TERMS, also=(ALSO,))
+
+
+def hits(shift: float = 0.0, kept: bool = True) -> dict[str, Other]:
+    """One more metric; its losses have nothing to do with those of the first."""
+    return {"hits": Other("maximize", "share", lambda seed: losses_of(seed + 500, shift), kept)}
+
+
+def test_each_metric_is_named_with_direction_and_unit(store: MemoryStore) -> None:
+    parent = research(store, terms=SEVERAL, others=hits())
+    record = retrain(store, parent, terms=SEVERAL, others=hits())
+    verdicts = by_gate(store, record)
+    assert deployable(verdicts.values()), verdicts
+    for gate in ("spread_mean", "spread_variance", "spread_worst_seed", "spread_examples"):
+        first, second = verdicts[gate].reason.split("; hits (")
+        assert first.startswith("qlike (minimize, in nats): ")
+        assert second.startswith("maximize, in share): ")
+    numbers = verdicts["spread_mean"].numbers
+    assert numbers["metric"] == "qlike" and numbers["hits.metric"] == "hits"
+    assert numbers["hits.alpha"] == numbers["alpha"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("gate", "other", "words"),
+    [
+        ("spread_mean", lambda seed: losses_of(seed + 500, 0.08), "not proved to be not worse"),
+        ("spread_variance", lambda seed: losses_of(seed, 0.04 * (seed - 13)), "spreads more"),
+        ("spread_worst_seed", lambda seed: losses_of(seed, 2.0 * (seed == 13)), "worst new seed"),
+        ("spread_examples", lambda seed: losses_of(seed + 500, 0.08), "paired examples"),
+    ],
+)
+def test_a_retrain_that_is_worse_in_another_metric_alone(
+    store: MemoryStore, gate: str, other: Losses, words: str
+) -> None:
+    parent = research(store, terms=SEVERAL, others=hits())
+    others = {"hits": Other("maximize", "share", other)}
+    reason = sentence(store, retrain(store, parent, terms=SEVERAL, others=others), gate)
+    assert reason.startswith("hits (maximize, in share): ") and words in reason
+    assert "; qlike (minimize, in nats): " in reason
+
+
+def test_losses_of_each_metric_are_needed_unless_the_terms_say_otherwise(
+    store: MemoryStore,
+) -> None:
+    others = hits(kept=False)
+    parent = research(store, terms=SEVERAL, others=others)
+    record = retrain(store, parent, terms=SEVERAL, others=others)
+    reason = sentence(store, record, "spread_examples")
+    assert "hits: seed 1 has no per-example losses of 'hits'" in reason
+    free = replace(TERMS, also=(replace(ALSO, examples=False),))
+    parent = research(store, terms=free, others=others, config={"lr": 0.1})
+    record = retrain(store, parent, terms=free, others=others, config={"lr": 0.1})
+    verdict = by_gate(store, record)["spread_examples"]
+    assert verdict.verdict == "PASS"
+    assert "hits (maximize, in share): the plan says that it has no per-ex" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({}, "seed 1 has no metric 'hits'"),
+        ({"hits": Other("minimize", "share", losses_of)}, "says 'hits' is to minimize"),
+    ],
+)
+def test_a_parent_must_have_every_metric_as_the_terms_direct(
+    store: MemoryStore, others: dict[str, Other], words: str
+) -> None:
+    parent = research(store, terms=SEVERAL, others=others)
+    assert not parent.passed_metrics and any(words in reason for reason in parent.reasons)
+    assert words in sentence(
+        store, retrain(store, parent, terms=SEVERAL, others=others), "spread_mean"
+    )
+
+
+def test_a_retrain_must_have_every_metric_of_its_parent(store: MemoryStore) -> None:
+    """With terms of its own, which the lineage refuses too, it cannot leave one out."""
+    parent = research(store, terms=SEVERAL, others=hits())
+    reason = sentence(store, retrain(store, parent), "spread_mean")
+    assert "the retrain cannot be compared: seed 11 has no metric 'hits'" in reason
+
+
+def test_the_number_of_seeds_counts_on_all_metrics_together(store: MemoryStore) -> None:
+    def needed(terms: Promote) -> float:
+        parent = research(store, terms=terms, others=hits())
+        record = retrain(store, parent, terms=terms, others=hits())
+        verdict = by_gate(store, record)["spread_mean"]
+        assert verdict.verdict == "NOT_ENOUGH_SEEDS"
+        return float(verdict.numbers["seeds_needed"])
+
+    tight = replace(TERMS, margin=0.002)
+    assert needed(replace(tight, also=(ALSO,))) > needed(tight)
+
+
+OTHER = JudgedMetric("mae", "minimize", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("also", "words"),
+    [
+        (
+            (replace(ALSO, margin=0.5),),
+            "had hits (maximize, margin 0.05) and has hits (maximize, m",
+        ),
+        (
+            (replace(ALSO, examples=False),),
+            "has hits (maximize, margin 0.05, without examples) now",
+        ),
+        (None, "promote.also had hits (maximize, margin 0.05) and lacks it now"),
+        ((ALSO, OTHER), "promote.also has mae (minimize, margin 1) now and had no mae"),
+    ],
+)
+def test_no_term_of_another_metric_changes_after_the_retrain(
+    store: MemoryStore, also: tuple[JudgedMetric, ...] | None, words: str
+) -> None:
+    others = hits() | {"mae": Other("minimize", "points", losses_of)}
+    parent = research(store, terms=SEVERAL, others=others)
+    record = retrain(store, parent, terms=replace(TERMS, also=also), others=others)
+    reason = sentence(store, record, "lineage")
+    assert words in reason and "terms are fixed before the retrain" in reason
+    assert sentence(store, record, "lineage").count("promote.") == 1
+
+
+def test_another_order_of_the_metrics_is_a_change_too(store: MemoryStore) -> None:
+    others = hits() | {"mae": Other("minimize", "points", losses_of)}
+    parent = research(store, terms=replace(TERMS, also=(ALSO, OTHER)), others=others)
+    record = retrain(store, parent, terms=replace(TERMS, also=(OTHER, ALSO)), others=others)
+    assert "promote.also was hits (maximize" in sentence(store, record, "lineage")
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.tuples(st.floats(-0.1, 0.1), st.floats(0.001, 0.1)), max_size=3),
+    st.sampled_from([0.0, 0.02, 0.06]),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_metric_more_never_turns_a_block_into_a_pass(
+    seed: int, more: list[tuple[float, float]], worse: float
+) -> None:
+    store = MemoryStore()
+
+    def passes(count: int) -> bool:
+        also = tuple(
+            JudgedMetric(f"m{n}", "minimize", margin) for n, (_, margin) in enumerate(more[:count])
+        )
+        terms = replace(TERMS, also=also or None)
+
+        def others(shifted: bool) -> dict[str, Other]:
+            return {
+                f"m{n}": Other(
+                    "minimize", "points",
+                    lambda s, n=n, shift=shift * shifted: losses_of(seed % 9973 + 31 * n + s, shift),
+                )
+                for n, (shift, _) in enumerate(more[:count])
+            }  # fmt: skip
+
+        config = {"lr": count}
+        parent = research(store, terms=terms, others=others(False), config=config)
+        record = retrain(
+            store, parent, terms=terms, others=others(True), config=config,
+            losses=lambda s: losses_of(seed % 9973 + s, worse),
+        )  # fmt: skip
+        return deployable(v for v in check_record(store, record) if v.gate.startswith("spread"))
+
+    answers = [passes(count) for count in range(len(more) + 1)]
+    assert answers == sorted(answers, reverse=True)
+
+
+def test_terms_with_an_empty_list_of_other_metrics_are_refused() -> None:
+    body = json.loads(encode(TERMS)) | {"also": []}
+    with pytest.raises(Corrupt, match="also is empty"):
+        decode(Promote, body)
+    assert decode(Promote, json.loads(encode(SEVERAL))) == SEVERAL

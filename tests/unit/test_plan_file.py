@@ -281,6 +281,44 @@ def test_mistakes_in_the_margin(tmp_path: Path, line: str, key: str, says: str) 
     assert sentence.startswith(f"plan.yaml:15: {key}: ") and says in sentence, sentence
 
 
+ALSO = "{metric: mae, direction: minimize, margin: 0.1}"
+
+
+def test_other_metrics_are_read_and_are_terms(tmp_path: Path) -> None:
+    text = changed("  min_score: 0.5\n", f"  min_score: 0.5\n  also: [{ALSO}]\n")
+    plan = read(tmp_path, text)
+    (other,) = plan.promote.also
+    assert (other.metric, other.direction, other.margin, other.examples) == (
+        "mae", "minimize", 0.1, True,
+    )  # fmt: skip
+    terms = plan.terms()["promote"]
+    assert isinstance(terms, dict) and terms["also"] == [other.model_dump()]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "says"),
+    [
+        ("direction: minimize, ", "", "also[0].direction", "this key is missing, add it"),
+        ("minimize", "down", "also[0].direction", "must be 'minimize' or 'maximize'"),
+        (", margin: 0.1", "", "also[0].margin", "this key is missing, add it"),
+        ("0.1", "0", "also[0].margin", "is 0 and must be positive, in the unit of the metric"),
+        ("0.1", "-2", "also[0].margin", "is -2 and must be positive"),
+        ("0.1", ".nan", "also[0].margin", "must be a finite number"),
+        ("margin", "margn", "also[0].margn", "unknown key; did you mean 'margin'?"),
+        ("0.1", "0.1, examples: 1", "also[0].examples", "must be true or false"),
+        ("mae", "loss", "also", 'holds "loss", which is judged already'),
+        (ALSO, f"{ALSO}, {ALSO}", "also", 'holds "mae", which is judged already'),
+        (f"[{ALSO}]", ALSO, "also", "must be a list"),
+    ],
+)
+def test_mistakes_in_other_metrics(tmp_path: Path, old: str, new: str, key: str, says: str) -> None:
+    line = f"  also: [{ALSO}]\n"
+    assert old in line
+    text = changed("  min_score: 0.5\n", f"  min_score: 0.5\n{line.replace(old, new)}")
+    sentence = complaint(tmp_path, text)
+    assert sentence.startswith(f"plan.yaml:17: promote.{key}: ") and says in sentence, sentence
+
+
 @pytest.mark.parametrize(
     ("more", "key", "says"),
     [
@@ -317,6 +355,8 @@ def test_mistakes_in_the_keys_that_have_defaults(
         ("lr: [1e-3, 3e-4]", "lr: [.inf]", 3, "grid", "lr holds [Infinity], which JSON"),
         ("    - lstm\n", "    - lstm\n    - lstm\n", 3, "grid", "twice"),
         ("direction: minimize", "direction: down", 14, "promote.direction", "'minimize' or 'max"),
+        ("  direction: minimize\n", "", 12, "promote.direction", "missing"),
+        ("  margin: 0.01\n", "", 12, "promote.margin", "missing"),
         ("  min_score: 0.5\n", "", 12, "promote.min_score", "missing"),
         ("  min_score: 0.5\n", "  min_score: 1\n  alpha: 0.5\n", 17, "promote.alpha", "less than"),
         ("  metric: loss\n", "  metric: ''\n", 13, "promote.metric", "empty"),

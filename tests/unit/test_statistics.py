@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tenure import statistics
 from tenure.statistics import (
     MOST_SEEDS,
     Finding,
@@ -15,9 +19,11 @@ from tenure.statistics import (
     non_inferiority,
     oriented,
     paired_examples,
+    permutation_p,
     power,
     seed_spread,
     seeds_needed,
+    seeds_pass,
     variance_guard,
     worst_seed_bound,
 )
@@ -226,3 +232,87 @@ def test_what_cannot_be_paired_is_refused_in_words(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         paired_examples(parent, new, 0.1)
+
+
+# ------------------------------------------------------------------- many samples, properties
+
+
+def brute_force_p(reference: Values, shifted: Values) -> float:
+    """Every split, in exact arithmetic: the share whose second part sums to no more."""
+    pooled = [Fraction(float(value)) for value in (*reference, *shifted)]
+    observed = sum(pooled[len(reference) :])
+    sums = [sum(split) for split in itertools.combinations(pooled, len(shifted))]
+    return sum(total <= observed for total in sums) / len(sums)
+
+
+# Steps of 1/8: sums are exact, so that ties are ties.
+steps = st.integers(-40, 40).map(lambda n: n / 8)
+
+
+@given(st.lists(steps, min_size=2, max_size=5), st.lists(steps, min_size=2, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_the_exact_p_is_that_of_brute_force(reference: list[float], new: list[float]) -> None:
+    a, b = np.array(reference), np.array(new)
+    assert float(permutation_p(a, b)) == pytest.approx(brute_force_p(a, b), abs=1e-12)
+
+
+@pytest.mark.parametrize("seeds", [(5, 3), (6, 6), (10, 10)])
+def test_many_samples_at_once_are_judged_as_one_by_one(seeds: tuple[int, int]) -> None:
+    """What bench/spread_operating.py measures is the gate itself."""
+    rng = np.random.default_rng(8)
+    parent = rng.normal(0, 1, (120, seeds[0]))
+    new = rng.normal(0.3, rng.uniform(0.5, 4, (120, 1)), (120, seeds[1]))
+    found = seeds_pass(parent, new, 1.5)
+    alone = [passes(a, b, 1.5) for a, b in zip(parent, new, strict=True)]
+    assert found.tolist() == alone and 20 < sum(alone) < 100
+
+
+def test_more_samples_than_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    a, b = rng.normal(0, 1, (7, 2, 4)), rng.normal(0, 1, (7, 2, 4))
+    whole = permutation_p(a, b)
+    monkeypatch.setattr(statistics, "_CELLS", 200)
+    assert whole.shape == (7, 2) and permutation_p(a, b).tolist() == whole.tolist()
+
+
+@st.composite
+def two_samples(draw: st.DrawFn) -> tuple[Values, Values]:
+    """Seeds of both sides, from 3 to 8 each, of any closeness and spread."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, m = draw(st.integers(3, 8)), draw(st.integers(3, 8))
+    return rng.normal(0, 1, n), rng.normal(draw(st.floats(-1, 2)), draw(st.floats(0.3, 3)), m)
+
+
+@given(two_samples(), st.floats(0.2, 4), st.floats(1.01, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_larger_margin_never_blocks_what_a_smaller_passed(
+    samples: tuple[Values, Values], margin: float, factor: float
+) -> None:
+    parent, new = samples
+    if passes(parent, new, margin):
+        assert passes(parent, new, factor * margin)
+
+
+@given(
+    two_samples(), st.floats(-100, 100), st.floats(1e-6, 1e6), st.integers(0, 2**32 - 1),
+    st.floats(0.5, 4),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_level_unit_order_and_sign_of_a_metric_do_not_matter(
+    samples: tuple[Values, Values], shift: float, scale: float, order: int, margin: float
+) -> None:
+    parent, new = samples
+    said = seed_spread(parent, new, margin)
+    rng = np.random.default_rng(order)
+    other = [rng.permutation(scale * (values + shift)) for values in samples]
+    turned = [oriented(list(-values), "maximize") for values in other]
+    for moved in (other, turned):
+        again = seed_spread(moved[0], moved[1], scale * margin)
+        assert [finding.outcome for finding in again] == [finding.outcome for finding in said]
+        assert again[0].numbers["p"] == pytest.approx(said[0].numbers["p"], abs=1e-9)
+
+
+def test_values_that_no_square_holds_are_refused_in_words() -> None:
+    for scale in (1e-170, 1e200):
+        with pytest.raises(ValueError, match="measure in another unit"):
+            seed_spread(scale * GOOD, scale * GOOD[::-1], scale)

@@ -484,6 +484,16 @@ class Member:
 
 
 @dataclass(frozen=True)
+class JudgedMetric:
+    """A metric that a retrain must not be worse in."""
+
+    metric: str
+    direction: Direction
+    margin: float  # in the metric's unit
+    examples: bool = True  # whether its per-example losses are judged too
+
+
+@dataclass(frozen=True)
 class Promote:
     """What the plan demanded, fixed before the retrain."""
 
@@ -492,6 +502,16 @@ class Promote:
     margin: float  # in the metric's unit
     min_score: float
     alpha: float = 0.05
+    also: tuple[JudgedMetric, ...] | None = None  # in the plan's order; None: no other metric
+
+    def __post_init__(self) -> None:
+        if self.also == ():
+            raise ValueError("also is empty; without another metric it is left out")
+
+    @property
+    def judged(self) -> tuple[JudgedMetric, ...]:
+        """Every metric that is judged, the promoted one first."""
+        return (JudgedMetric(self.metric, self.direction, self.margin), *(self.also or ()))
 
 
 @dataclass(frozen=True)
