@@ -43,8 +43,13 @@ class KnownHead:
     url: str
 
     @classmethod
-    def of(cls, settings: Settings) -> KnownHead:
-        """That of the settings' store: ``.tenure/warrants.json`` beside ``tenure.toml``."""
+    def of(cls, settings: Settings) -> KnownHead | None:
+        """That of the settings' store: ``.tenure/warrants.json`` beside ``tenure.toml``.
+
+        None for a store that ends with the process.
+        """
+        if settings.store_url.startswith("memory:"):
+            return None
         return cls(settings.root / ".tenure" / "warrants.json", settings.store_url)
 
     def known(self) -> Head | None:
@@ -60,12 +65,13 @@ class KnownHead:
         if isinstance(found, Missing):
             count = sum(1 for _ in store.list(keys.WARRANTS))
             raise BadWarrant(
-                f"the log had {_entries(head.number)} when it was last verified here and has {count}"
+                f"the log had {_entries(head.number)} when it was last verified here and has {count}; "
+                f"{self._if_meant}"
             )
         if sha256_hex(found.body) != head.digest:
             raise BadWarrant(
                 f"entry {head.number} of the log is not the one that stood there when it was last "
-                "verified here"
+                f"verified here; {self._if_meant}"
             )
         return head
 
@@ -83,6 +89,10 @@ class KnownHead:
         except OSError as error:
             return f"{self.file} cannot be written ({error.strerror}), so this is not remembered"
         return ""
+
+    @property
+    def _if_meant(self) -> str:
+        return f"where that is meant, as with a store begun anew, remove {self.file}"
 
     @property
     def _name(self) -> str:

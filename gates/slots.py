@@ -8,6 +8,7 @@ a slot first sees to it that the state which he replaces is there, so that it is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -59,6 +60,8 @@ class Deployment:
     protocol: int = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
+        if self.warrant < 1:
+            raise ValueError(f"warrant is {self.warrant}, they count from 1")
         if self.move < 1 or not 0 <= self.rolled_back <= self.move:
             raise ValueError(
                 "move counts from 1, and rolled_back is one of the moves up to it or 0"
@@ -137,8 +140,7 @@ def history(store: Store, name: str, slot: Slot = "live") -> list[Deployment]:
             )
         return []
     body, last = found[0].body, found[1]
-    known = {keys.moved(name, slot, number) for number in range(1, last.move + 1)}
-    if listed - known:
+    if any(_number(key) > last.move for key in listed):
         raise Blocked(_put_back(name, slot, last.move))
     states = [last]
     for number in range(last.move - 1, 0, -1):
@@ -235,6 +237,16 @@ def _kept(store: Store, state: Deployment) -> Deployment:
         key = keys.moved(state.name, state.slot, state.move)
         store.create(key, encode(state))
     return state
+
+
+def _number(key: str) -> int:
+    """The move that a key of a history is of; for any other key one that nothing reaches.
+
+    >>> _number("deployments/vol/history/00000012.json"), _number("deployments/vol/history/x")
+    (12, 9223372036854775807)
+    """
+    name = key.rpartition("/")[2].removesuffix(".json")
+    return int(name) if name.isascii() and name.isdigit() else sys.maxsize
 
 
 def _put_back(name: str, slot: Slot, move: int) -> str:

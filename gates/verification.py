@@ -9,7 +9,7 @@ from gates.evidence import Evidence, Unproved
 from gates.head import KnownHead
 from gates.slots import SLOTS, Deployment, Slot, demand_same, history, warrant_of
 from gates.trust import Trust
-from gates.warrant import BadWarrant, Statement, read_chain, verify
+from gates.warrant import BadWarrant, LogEntry, Statement, read_chain, verify
 from tenure.errors import Blocked
 from tenure_protocol.codec import Corrupt, Json
 from tenure_protocol.lease import keys
@@ -111,7 +111,7 @@ def check_log(store: Store, trust: Trust, head: KnownHead | None) -> tuple[str, 
                 f"{statement.place.number} of it: it was put there again"
             )
     digests = [digest for _, digest in chain]
-    said = f"{len(chain)} entries, each names the one before"
+    said = f"{_many(len(chain), 'entry', 'entries')}, each names the one before"
     if foreign:
         said += f"; {foreign} of them by no key that is trusted here"
     if before:
@@ -130,44 +130,56 @@ def prove(
     Raises StoreSilent alone.
     """
     slot, checks = deployment.slot, []
-    try:
-        entry = warrant_of(store, deployment)
-        envelope = entry.warrant
-        statement = verify(envelope, trust.keys)
-    except BadWarrant as error:
-        return [Check("warrant", False, str(error), slot)], None
-    found: list[ModelRecord] = []
 
-    def same() -> str:
-        demand_same(statement, deployment, entry)
-        return (
-            f"warrant {deployment.warrant}: record {deployment.record}, seed {deployment.seed}, as "
-            f"{deployment.name!r}"
-        )
+    def logged() -> str:
+        entries.append(warrant_of(store, deployment))
+        return f"warrant {deployment.warrant} is in the log"
 
     def signed() -> str:
-        believed = trust.verified(envelope, deployment.warrant)
-        last = trust.revoked.get(believed.key)
-        return f"key {believed.key[:16]} is trusted" + (
-            f", and revoked after warrant {last}" if last is not None else ", and not revoked"
+        key = verify(entries[0].warrant, trust.keys).key
+        return f"by the key {key[:16]}, which is trusted here"
+
+    def unrevoked() -> str:
+        statement = trust.verified(entries[0].warrant, deployment.warrant)
+        statements.append(statement)
+        last = trust.revoked.get(statement.key)
+        return f"the key {statement.key[:16]} is " + (
+            "not revoked" if last is None else f"revoked after its warrant {last}"
+        )
+
+    def same() -> str:
+        demand_same(statements[0], deployment, entries[0])
+        return (
+            f"record {deployment.record}, seed {deployment.seed}, is {deployment.name!r} by warrant "
+            f"{deployment.warrant}"
         )
 
     def recorded() -> str:
-        found.append(_record(store, deployment, statement))
+        records.append(_record(store, deployment, statements[0]))
         return f"record {deployment.record}, its parent and the line of its snapshots are untouched"
 
     def files() -> str:
-        evidence = Evidence(store, found[0])
+        evidence = Evidence(store, records[0])
         for name, file in deployment.files.items():
             evidence.verify_bytes(deployment.model, name, file)
         total = sum(file.size for file in deployment.files.values())
-        return f"{len(deployment.files)} files, {total} bytes, have the digests of the warrant"
+        return f"{_many(total, 'byte')} in {_many(len(deployment.files), 'file')} as warranted"
 
-    for what, look in (("warrant", same), ("signature", signed), ("record", recorded)):
+    entries: list[LogEntry] = []
+    statements: list[Statement] = []
+    records: list[ModelRecord] = []
+    for what, look in (
+        ("warrant", logged),
+        ("signature", signed),
+        ("revocation", unrevoked),
+        ("slot", same),
+        ("record", recorded),
+        ("files", files),
+    ):
         checks.append(_checked(what, look, slot))
-    if found:
-        checks.append(_checked("files", files, slot))
-    return checks, statement if all(check.ok for check in checks) else None
+        if not checks[-1].ok:
+            return checks, None
+    return checks, statements[0]
 
 
 def _record(store: Store, deployment: Deployment, statement: Statement) -> ModelRecord:
@@ -200,7 +212,7 @@ def _record(store: Store, deployment: Deployment, statement: Statement) -> Model
 def _logged(states: list[Deployment], digests: list[str] | None) -> str:
     """Every state names an entry that is in the log, by number and digest. Raises _Wrong."""
     back = sum(state.what == "rollback" for state in states)
-    said = f"{len(states)} moves, {back} of them rollbacks"
+    said = f"{_many(len(states), 'move')}, {_many(back, 'rollback')} among them"
     if digests is None:
         return said
     for state in states:
@@ -211,6 +223,14 @@ def _logged(states: list[Deployment], digests: list[str] | None) -> str:
                 + ("another one of this number" if inside else f"{len(digests)} entries")
             )
     return f"{said}, each by a warrant that is in the log"
+
+
+def _many(count: int, one: str, several: str = "") -> str:
+    """
+    >>> _many(1, "move"), _many(2, "entry", "entries")
+    ('1 move', '2 entries')
+    """
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def _checked(check: str, look: Callable[[], str], slot: Slot | None = None) -> Check:
