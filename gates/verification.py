@@ -13,7 +13,7 @@ from gates.warrant import BadWarrant, LogEntry, Statement, read_chain, verify
 from tenure.errors import Blocked
 from tenure_protocol.codec import Corrupt, Json
 from tenure_protocol.lease import keys
-from tenure_protocol.records import ModelRecord, environment_digest, load
+from tenure_protocol.records import ModelRecord, load
 from tenure_protocol.store.api import Missing, Store
 
 
@@ -155,7 +155,7 @@ def prove(
         )
 
     def recorded() -> str:
-        records.append(_record(store, deployment, statements[0]))
+        records.append(_record(store, deployment))
         return f"record {deployment.record}, its parent and the line of its snapshots are untouched"
 
     def files() -> str:
@@ -182,8 +182,8 @@ def prove(
     return checks, statements[0]
 
 
-def _record(store: Store, deployment: Deployment, statement: Statement) -> ModelRecord:
-    """The record of a deployment, as the warrant and the store both have it. Raises Unproved."""
+def _record(store: Store, deployment: Deployment) -> ModelRecord:
+    """The record that the warrant names, its parent and its line in the store. Raises Unproved."""
     key = keys.model(deployment.experiment, deployment.record)
     stored = store.read(key)
     if isinstance(stored, Missing):
@@ -192,7 +192,6 @@ def _record(store: Store, deployment: Deployment, statement: Statement) -> Model
     if record.id != deployment.record:
         raise Unproved(f"{key} was edited: its content has the id {record.id}")
     evidence = Evidence(store, record)
-    evidence.stored()
     member = next((one for one in record.members if one.seed == deployment.seed), None)
     if member is None or (member.train, member.files) != (deployment.model, deployment.files):
         raise Unproved(f"{key} has another model of seed {deployment.seed} than is deployed")
@@ -200,12 +199,6 @@ def _record(store: Store, deployment: Deployment, statement: Statement) -> Model
         evidence.parent()
     for _ in evidence.chain(member.train):
         pass
-    environments = statement.predicate.get("environments")
-    if not isinstance(environments, dict) or set(environments) != set(record.environments):
-        raise Unproved("its warrant holds other environments than its record")
-    for name, environment in record.environments.items():
-        if environment_digest(environment) != name:
-            raise Unproved(f"the environment {name} of {key} was edited")
     return record
 
 

@@ -312,7 +312,78 @@ def test_a_history_that_cannot_be_written_now_is_written_by_the_next_mover(house
     assert len(house.moves()) == 3
 
 
+def before_key(
+    house: House, monkeypatch: pytest.MonkeyPatch, verb: str, key: str, act: Callable[[], object]
+) -> None:
+    """Do ``act`` once, just before the store's ``verb`` of ``key``."""
+    real, waits = getattr(house.store, verb), [True]
+
+    def hooked(asked: str, *args: object) -> object:
+        if asked == key and waits:
+            waits.clear()
+            act()
+        return real(asked, *args)
+
+    monkeypatch.setattr(house.store, verb, hooked)
+
+
+def test_a_slow_signer_does_not_pass_over_a_rollback_that_was_moved_on_from(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = retrain(house.store, house.parent, seeds=(61, 62, 63, 64, 65))
+    house.deploy(house.a)
+    house.deploy(house.b)
+
+    def back_and_on() -> None:
+        house.back()
+        house.deploy(house.c)  # by warrant 3; the slow one gets 4
+
+    before_key(house, monkeypatch, "create", keys.warrant(3), back_and_on)
+    with pytest.raises(Blocked, match=r"rolled back meanwhile \(move 3; warrant 3 is current\)"):
+        house.deploy(slow)
+    assert house.live().record == house.c.id
+
+
+def test_who_is_overtaken_between_two_reads_looks_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.deploy(house.a)
+    later = keys.moved("vol", "live", 2)
+    before_key(house, monkeypatch, "read", later, lambda: house.deploy(house.b))
+    with pytest.raises(Blocked, match="by the later warrant 3"):
+        house.deploy(house.c)
+    assert house.live().record == house.b.id and house.verified().ok
+
+
 # --------------------------------------------------------------------- put there by hand
+
+
+def test_nothing_is_moved_over_a_history_that_says_otherwise(house: House) -> None:
+    house.deploy(house.a)
+    edited(house, 1, reason="because")
+    with pytest.raises(Blocked, match="one of them was written by hand; nothing is moved"):
+        house.deploy(house.b)
+    assert house.live().record == house.a.id
+
+
+def test_a_record_is_proved_with_its_parent_its_line_and_its_sizes(house: House) -> None:
+    done = house.deploy(house.a)
+    line = next(
+        row.key
+        for row in house.store.list(f"jobs/{done.model.job}/attempts/00001/milestones/10-1/")
+    )
+    for key in (keys.model("vol", house.parent.id), line):
+        body = house.store.read(key)
+        assert isinstance(body, Found)
+        house.store.delete(key)
+        ((_, check, said),) = wrong(house.verified())
+        assert check == "record" and key in said
+        house.store.create(key, body.body)
+    larger = {name: replace(file, size=file.size + 1) for name, file in done.files.items()}
+    house.store.delete(keys.moved("vol", "live", 1))
+    overwrite(house.store, keys.deployment("vol"), encode(replace(done, files=larger)))
+    ((_, check, said),) = wrong(house.verified())
+    assert check == "record" and "has another model of seed 11 than is deployed" in said
 
 
 def test_an_old_state_that_is_put_back_is_no_rollback(house: House) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gates.head import KnownHead
 from gates.warrant import make_key
+from tenure.settings import load_settings
 from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord
 from tenure_protocol.store.directory import DirectoryStore
@@ -114,3 +116,12 @@ def test_a_key_that_is_not_believed_signs_nothing(
     (tmp_path / "own.pem").chmod(0o644)
     assert "can be read by others (mode 0644)" in complaint("deploy", records[0].id).err
     assert not list((tmp_path / "store").glob("warrants/**/*.json"))
+
+
+def test_a_store_that_ends_with_the_process_leaves_no_memory(
+    records: tuple[ModelRecord, ModelRecord], tmp_path: Path
+) -> None:
+    """Its log begins anew each time, which is no cut."""
+    settings = load_settings(tmp_path / "tenure.toml", environ={"TENURE_STORE": "memory:x"})
+    assert KnownHead.of(settings) is None
+    assert KnownHead.of(load_settings(tmp_path / "tenure.toml", environ={})) is not None
