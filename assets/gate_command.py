@@ -80,29 +80,47 @@ def deploy(
     name: Annotated[
         str | None, typer.Option(help="Deployment to move; by default the experiment's name.")
     ] = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Put it beside the live model, which stays live.")
+    ] = False,
+    by: Annotated[str, typer.Option(help="Who asks, for the history.")] = "tenure deploy",
+    reason: Annotated[str | None, typer.Option(help="Why, for the history.")] = None,
     config: Config = None,
 ) -> None:
-    """Ask every gate again, sign the warrant, and make the model current."""
+    """Ask every gate again, sign the warrant, and make the model live."""
     from gates import deploy as deployment
-    from gates.warrant import load_deploy_key
+    from gates.head import KnownHead
+    from gates.trust import load_signer
 
     settings = load_settings(config)
     plan = _plan(record, settings)
     store = open_settings_store(settings)
     try:
         found = _of_plan(store, plan, settings) if plan else find_record(record, store)
-        key = load_deploy_key(settings.gates.deploy_key, settings.root)
-        done = deployment.deploy(store, found, key, name or found.experiment)
+        key, trust = load_signer(settings)
+        done = deployment.deploy(
+            store,
+            found,
+            key,
+            name or found.experiment,
+            trust=trust,
+            slot="shadow" if shadow else "live",
+            head=KnownHead.of(settings),
+            by=by,
+            reason=reason,
+        )
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
     except Corrupt as error:
         raise Blocked(f"{error}; nothing was deployed") from None
-    notifier = Notifier.of(settings, store, SYSTEM, "tenure deploy")
-    notifier.deployed(done.name, done.record, done.seed, done.warrant)
-    notifier.close()
+    if not shadow:
+        notifier = Notifier.of(settings, store, SYSTEM, "tenure deploy")
+        notifier.deployed(done.name, done.record, done.seed, done.warrant)
+        notifier.close()
     typer.echo(
-        f"{done.name}: record {done.record}, seed {done.seed}, is deployed by warrant "
-        f"{done.warrant} ({keys.deployment(done.name)}, {keys.warrant(done.warrant)})"
+        f"{done.name}: record {done.record}, seed {done.seed}, is "
+        f"{'in the shadow slot' if shadow else 'deployed'} by warrant {done.warrant} "
+        f"({keys.slot(done.name, done.slot)}, {keys.warrant(done.warrant)})"
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from assets.chain import Chain, Done, Incomplete
+from gates.head import KnownHead
+from gates.trust import Trust
 from gates.warrant import DeployKey
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.errors import Blocked
@@ -30,6 +32,8 @@ class Context:
     clock: Clock
     report: Report | None = None
     deploy_key: Callable[[], DeployKey] | None = None  # called by the last stage alone
+    trust: Callable[[], Trust] | None = None  # whose warrants are believed: public keys alone
+    head: KnownHead | None = None  # what this machine remembers of the log of warrants
 
 
 def enlist_stage(context: Context, stage: str) -> list[str]:

@@ -3,7 +3,8 @@
 An in-toto Statement v1 (https://github.com/in-toto/attestation/tree/main/spec/v1) in a DSSE
 envelope (https://github.com/secure-systems-lab/dsse), signed with ed25519 by the deploy key, which
 only the deployment step reads. The log is create-only, and each entry names the digest of the one
-before, so that nobody can take an entry out or put one in between unseen.
+before, so that nobody can take an entry out or put one in between unseen. What is signed names the
+warrant's place in the log too: whoever believes the newest entry believes every one before it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import shlex
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -27,8 +28,9 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from gates.evidence import deployed_member
+from gates.predicate import predicate
 from gates.verdict import Verdict, deployable
-from tenure.deploy_key import write_key
+from tenure.deploy_key import read_public, write_key
 from tenure.errors import Blocked, UsageError
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.codec import Json, canonical, encode, parse, plain, sha256_hex
@@ -40,6 +42,7 @@ from tenure_protocol.store.settle import create_once
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:tenure:warrant:v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+UNTRUSTED = "the warrant is not signed by a key that is trusted here"
 _APPEND_TRIES = 20
 
 
@@ -54,15 +57,14 @@ class PublicKey:
     key: SSlibKey
 
     @classmethod
-    def from_pem(cls, pem: bytes) -> PublicKey:
-        """Read an ed25519 public key. Raises UsageError."""
-        try:
-            found = serialization.load_pem_public_key(pem)
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise UsageError(f"this is no public key in PEM form ({error})") from error
-        if not isinstance(found, Ed25519PublicKey):
-            raise UsageError("the public key is not an ed25519 key")
-        return cls(SSlibKey.from_crypto(found))
+    def from_pem(cls, pem: bytes, where: str = "this") -> PublicKey:
+        """Read an ed25519 public key, found in ``where``. Raises UsageError."""
+        return cls(SSlibKey.from_crypto(read_public(pem, where)))
+
+    @property
+    def id(self) -> str:
+        """What a signature names its key by."""
+        return str(self.key.keyid)
 
     def pem(self) -> bytes:
         """The key as a PEM file."""
@@ -84,7 +86,7 @@ class DeployKey:
         return PublicKey(self.signer.public_key)
 
     def __repr__(self) -> str:
-        return f"DeployKey({self.signer.public_key.keyid[:16]})"
+        return f"DeployKey({self.public.id[:16]})"
 
 
 def make_key(path: Path) -> DeployKey:
@@ -159,6 +161,28 @@ class Statement:
     record: str
     deployment: str  # the name it may be deployed under
     predicate: dict[str, Json]
+    key: str  # id of the key whose signature was verified
+
+    @property
+    def place(self) -> Place:
+        """Where in the log it was signed for. Raises BadWarrant."""
+        found = self.predicate.get("log")
+        number, previous = (
+            (found.get("number"), found.get("previous"))
+            if isinstance(found, dict)
+            else (None, None)
+        )
+        if not isinstance(number, int) or not (previous is None or isinstance(previous, str)):
+            raise BadWarrant("the signed statement names no place in the log")
+        return Place(number, previous)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the log an entry stands."""
+
+    number: int  # 1, 2, ...
+    previous: str | None  # SHA-256 of the bytes of the entry before; None for the first
 
 
 def sign(
@@ -167,8 +191,11 @@ def sign(
     verdicts: Sequence[Verdict],
     key: DeployKey,
     name: str | None = None,
+    place: Place | None = None,
 ) -> bytes:
     """The warrant of one member under the deployment ``name`` (by default the experiment's).
+
+    It holds for one ``place`` in the log, by default the first.
 
     Raises Blocked with every reason unless all verdicts pass and ``member`` is the one to deploy.
     """
@@ -179,6 +206,7 @@ def sign(
             f"seed {member.seed} is not the one to deploy: it is the first of the retrain seeds, "
             f"{record.seeds[0]}, fixed beforehand and never the best"
         )
+    place = place or Place(1, None)
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [
@@ -187,19 +215,8 @@ def sign(
         ],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
-            "deployment": name or record.experiment,
-            "record": record.id,
-            "parent": record.parent,
-            "experiment": record.experiment,
-            "generation": record.generation,
-            "config": record.config,
-            "code": record.code,
-            "data": record.data,
-            "seed": member.seed,
-            "train": plain(member.train),
-            "environment": member.requires,
-            "gates": [plain(verdict) for verdict in verdicts],
-            "promise": "bitwise reproducible on the same device class, build and software versions",
+            **predicate(record, member, verdicts, name or record.experiment),
+            "log": {"number": place.number, "previous": place.previous},
         },
     }
     envelope = Envelope(canonical(plain(statement)), PAYLOAD_TYPE, {})
@@ -224,13 +241,13 @@ def verify(envelope: bytes, public_keys: Sequence[PublicKey]) -> Statement:
     if found.payload_type != PAYLOAD_TYPE:
         raise BadWarrant(f"the warrant's payload is {found.payload_type!r}, not {PAYLOAD_TYPE!r}")
     try:
-        found.verify([item.key for item in public_keys], 1)
+        accepted = found.verify([item.key for item in public_keys], 1)
     except (VerificationError, ValueError) as error:
-        raise BadWarrant("the warrant is not signed by a key that is trusted here") from error
-    return _statement(found.payload)
+        raise BadWarrant(UNTRUSTED) from error
+    return _statement(found.payload, next(iter(accepted)))
 
 
-def _statement(payload: bytes) -> Statement:
+def _statement(payload: bytes, key: str) -> Statement:
     try:
         value = parse(payload, "the warrant")
         predicate = value["predicate"]
@@ -241,7 +258,8 @@ def _statement(payload: bytes) -> Statement:
             for item in cast("list[dict[str, dict[str, str]]]", value["subject"])
         }
         assert isinstance(predicate, dict)
-        return Statement(subject, str(predicate["record"]), str(predicate["deployment"]), predicate)
+        record, name = str(predicate["record"]), str(predicate["deployment"])
+        return Statement(subject, record, name, predicate, key)
     except (KeyError, TypeError, AssertionError) as error:
         raise BadWarrant(f"the signed statement lacks {error}") from error
 
@@ -269,15 +287,18 @@ class LogEntry:
             raise BadWarrant(f"entry {self.number} of the log holds no envelope") from error
 
 
-def append(store: Store, envelope: bytes, clock: Clock = SYSTEM) -> tuple[int, str]:
-    """Add a warrant to the log; its number and the SHA-256 of the entry's bytes.
+def append(
+    store: Store, warrant: Callable[[Place], bytes], clock: Clock = SYSTEM
+) -> tuple[int, str]:
+    """Add to the log what ``warrant`` makes for the place it gets, asked anew when another came first.
 
-    Raises BadWarrant when the log has a gap, StoreSilent when the store does not answer.
+    Returns its number and the SHA-256 of the entry's bytes. Raises BadWarrant when the log has a gap,
+    StoreSilent when the store does not answer.
     """
     number, previous = _last(store)
     for _ in range(_APPEND_TRIES):
         number += 1
-        text = base64.b64encode(envelope).decode()
+        text = base64.b64encode(warrant(Place(number, previous))).decode()
         body = encode(LogEntry(number, text, clock.wall_s(), clock.nonce(), previous))
         if create_once(store, keys.warrant(number), body, clock):
             return number, sha256_hex(body)
@@ -302,7 +323,12 @@ def _last(store: Store) -> tuple[int, str | None]:
 
 def read_log(store: Store) -> list[LogEntry]:
     """Every entry, the chain checked. Raises BadWarrant that names the entry, or Corrupt."""
-    entries: list[LogEntry] = []
+    return [entry for entry, _ in read_chain(store)]
+
+
+def read_chain(store: Store) -> list[tuple[LogEntry, str]]:
+    """The same, each entry with the SHA-256 of its bytes."""
+    entries: list[tuple[LogEntry, str]] = []
     previous: str | None = None
     for key in sorted(row.key for row in store.list(keys.WARRANTS)):
         number = len(entries) + 1
@@ -317,5 +343,5 @@ def read_log(store: Store) -> list[LogEntry]:
                 f"entry {number} of the log of warrants does not follow the one before"
             )
         previous = sha256_hex(found.body)
-        entries.append(entry)
+        entries.append((entry, previous))
     return entries

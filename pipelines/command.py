@@ -110,10 +110,10 @@ def with_rungs(plan: Plan, names: list[str], settings: Settings) -> Plan:
 
 def warn_without_key(settings: Settings, console: Console) -> None:
     """Say at the beginning, not after hours, that the last stage will lack its key."""
-    from gates.warrant import load_deploy_key
+    from gates.trust import load_signer
 
     try:
-        load_deploy_key(settings.gates.deploy_key, settings.root)
+        load_signer(settings)
     except UsageError as error:
         console.print(Text(f"The chain will stop before its last stage: {error}", "yellow"))
 

@@ -12,6 +12,8 @@ import dagster as dg
 
 from assets.chain import Chain
 from assets.stage import Context, Report
+from gates.head import KnownHead
+from gates.trust import Trust, load_trust
 from gates.warrant import DeployKey, load_deploy_key
 from pipelines.bucket import Bucket
 from pipelines.plays import Play
@@ -51,6 +53,7 @@ class Workshop:
         self._plan = plan
         self._report = report
         self._key = key or (lambda: load_deploy_key(settings.gates.deploy_key, settings.root))
+        self._trust = (lambda: Trust.only(key().public)) if key else (lambda: load_trust(settings))
         self.plays: dict[str, Play] = {}  # by plan, kept between the sensor's ticks
         self._chains: dict[str, tuple[object, Chain]] = {}
         self._said: list[str] = []
@@ -84,7 +87,14 @@ class Workshop:
             kept = mark, Chain(self.store, plan, self.settings, self.clock)
             self._chains[plan.name] = kept
         return Context(
-            self.store, kept[1], self.dispatcher, self.clock, self._report, deploy_key=self._key
+            self.store,
+            kept[1],
+            self.dispatcher,
+            self.clock,
+            self._report,
+            deploy_key=self._key,
+            trust=self._trust,
+            head=KnownHead.of(self.settings),
         )
 
     def play(self, plan: Plan) -> Play:

@@ -1,14 +1,46 @@
-"""Making the key that signs what is deployed. Only the deployment step (gates/) ever reads it."""
+"""Making the key that signs what is deployed, and the id of its public half.
+
+Only the deployment step (gates/) ever reads the private half.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tenure.errors import UsageError
+
+PRIVATE = b"PRIVATE KEY-----"
+
+
+def read_public(pem: bytes, where: str) -> Ed25519PublicKey:
+    """The public key in PEM form that ``where`` holds. Raises UsageError, which never repeats it."""
+    if PRIVATE in pem:
+        raise UsageError(
+            f"{where} holds a private key where a public one belongs; name its public half, the file "
+            "that ends in .pub"
+        )
+    try:
+        found = serialization.load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise UsageError(f"{where} holds no public key in PEM form") from None
+    if not isinstance(found, Ed25519PublicKey):
+        raise UsageError(f"the public key in {where} is not an ed25519 key")
+    return found
+
+
+def key_id(public: Ed25519PublicKey) -> str:
+    """What a signature names its key by, and ``[gates] revoked_keys`` a revoked one.
+
+    SHA-256 over the key's canonical JSON, as securesystemslib has it.
+    """
+    from securesystemslib.signer import SSlibKey
+
+    return str(SSlibKey.from_crypto(public).keyid)
 
 
 def write_key(path: Path) -> Path:

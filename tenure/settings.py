@@ -35,6 +35,7 @@ STORE_SCHEMES = ("file", "s3", "memory")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 _KEY_SOURCE = re.compile(r"[a-z][a-z0-9+-]*:\S[^\n]*")
+_KEY_ID = re.compile(r"[0-9a-f]{64}")
 _ADDRESS_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!.*://)\S[^\n]*")
 
 
@@ -51,6 +52,37 @@ def _check_key_source(text: str) -> str:
             "must say where the key is, such as 'env:TENURE_DEPLOY_KEY', and never be the key"
         )
     return text
+
+
+def _check_key_files(value: object) -> object:
+    # Never repeats the value either: it may be a private key.
+    if value is None:
+        return value  # the default; TOML cannot write it
+    named = isinstance(value, list) and all(
+        isinstance(one, str) and one.strip() and "\n" not in one for one in value
+    )
+    if not named or not value:
+        raise ValueError(
+            "must be a list of files with public keys, such as ['keys/deploy.pem.pub'], with one at "
+            "least; left out, the public half beside the deploy key is the one that is trusted"
+        )
+    return value
+
+
+def _check_revoked(value: object) -> object:
+    if not isinstance(value, dict) or not all(
+        isinstance(name, str)
+        and _KEY_ID.fullmatch(name)
+        and isinstance(last, int)
+        and not isinstance(last, bool)
+        and last >= 0
+        for name, last in value.items()
+    ):
+        raise ValueError(
+            "must give each revoked key's id (64 of 0-9 and a-f, as `tenure key --show FILE` prints "
+            "it) the number of its last warrant that is still believed, 0 for none"
+        )
+    return value
 
 
 def _check_address_sources(value: object) -> object:
@@ -129,9 +161,13 @@ class TeamSection(Section):
 
 
 class GatesSection(Section):
-    """``[gates]``: where the deploy key is, never the key."""
+    """``[gates]``: where the deploy key is, never the key; and whose warrants are believed."""
 
     deploy_key: Annotated[str, AfterValidator(_check_key_source)] = "env:TENURE_DEPLOY_KEY"
+    #: Files with public keys; None: the public half beside the deploy key's file, or of its variable.
+    trusted_keys: Annotated[list[str] | None, BeforeValidator(_check_key_files)] = None
+    #: By key id, the number of the last warrant of that key that is still believed; 0: none.
+    revoked_keys: Annotated[dict[str, int], BeforeValidator(_check_revoked)] = {}
 
 
 class PlansSection(Section):

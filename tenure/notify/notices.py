@@ -328,6 +328,13 @@ def is_deployed(name: str, record: str, seed: int, warrant: int) -> Notice:
     return Notice("deployed", name, digest(record, str(warrant)), line)
 
 
+def is_rolled_back(name: str, record: str, seed: int, warrant: int, move: int) -> Notice:
+    """An earlier model was made current again, by the ``move`` of this number."""
+    words = f"{name} is rolled back to record {record}, seed {seed}, by warrant {warrant}"
+    line = _line(words, f"tenure verify {name}")
+    return Notice("deployed", name, digest(record, str(warrant), str(move)), line)
+
+
 def _budgets(seen: Look) -> list[Notice]:
     """The budgets that are spent, of plans that are in the news. More money, spent again, is another."""
     plans = {each.plan for each in seen.jobs if each.open or each.age_s <= NEWS_S}

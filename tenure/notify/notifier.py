@@ -124,6 +124,10 @@ class Notifier:
         self._teller.told_end.add(name)
         self._demand(notices.is_deployed(name, record, seed, warrant))
 
+    def rolled_back(self, name: str, record: str, seed: int, warrant: int, move: int) -> None:
+        """An earlier model was made current again under ``name``."""
+        self._demand(notices.is_rolled_back(name, record, seed, warrant, move))
+
     def blocked(self, plan: str, reason: str) -> None:
         """A gate, or the chain itself, said no."""
         self._teller.told_end.add(plan)

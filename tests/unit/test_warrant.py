@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gates.check import check_record
-from gates.deploy import Deployment, current, deploy, proved
+from gates.deploy import deploy
+from gates.slots import Deployment, current, proved
+from gates.trust import Trust
 from gates.verdict import Verdict
 from gates.warrant import (
     BadWarrant,
@@ -196,23 +198,23 @@ def test_what_is_no_envelope(key: DeployKey, body: bytes) -> None:
 
 
 def test_the_log_is_a_chain(store: MemoryStore) -> None:
-    assert [append(store, text)[0] for text in (b"a", b"b", b"c")] == [1, 2, 3]
+    assert [append(store, lambda _, text=text: text)[0] for text in (b"a", b"b", b"c")] == [1, 2, 3]
     assert [entry.warrant for entry in read_log(store)] == [b"a", b"b", b"c"]
 
 
 def test_an_entry_taken_out_is_missed(store: MemoryStore) -> None:
     for text in (b"a", b"b", b"c"):
-        append(store, text)
+        append(store, lambda _, text=text: text)
     store.delete(keys.warrant(2))
     with pytest.raises(BadWarrant, match="lacks entry 2"):
         read_log(store)
     with pytest.raises(BadWarrant, match="gap"):
-        append(store, b"d")
+        append(store, lambda _: b"d")
 
 
 def test_entries_in_another_order_are_found(store: MemoryStore) -> None:
     for text in (b"a", b"b", b"c"):
-        append(store, text)
+        append(store, lambda _, text=text: text)
     bodies = [store.read(keys.warrant(number)) for number in (2, 3)]
     for number, found in zip((3, 2), bodies, strict=True):
         assert isinstance(found, Found)
@@ -231,7 +233,7 @@ def test_deploy_moves_current_and_proves_it(
     done = deploy(store, record, key, "vol")
     assert current(store, "vol") == done
     assert (done.seed, done.warrant, done.replaced) == (11, 1, None)
-    assert proved(store, done, [key.public]).record == record.id
+    assert proved(store, done, Trust.only(key.public)).record == record.id
 
 
 def test_deploying_again_changes_nothing(
@@ -261,14 +263,14 @@ def test_a_warrant_holds_for_one_name_and_one_model(
 ) -> None:
     done = deploy(store, record, key, "vol")
     with pytest.raises(BadWarrant, match=r"not .* as 'live'"):
-        proved(store, replace(done, name="live"), [key.public])
+        proved(store, replace(done, name="live"), Trust.only(key.public))
     other = record.members[1]
     with pytest.raises(BadWarrant, match="about other files"):
-        proved(store, replace(done, files=other.files), [key.public])
+        proved(store, replace(done, files=other.files), Trust.only(key.public))
     with pytest.raises(BadWarrant, match="is not the warrant"):
-        proved(store, replace(done, warrant_digest="0"), [key.public])
+        proved(store, replace(done, warrant_digest="0"), Trust.only(key.public))
     with pytest.raises(BadWarrant, match="not in the log"):
-        proved(store, replace(done, warrant=7), [key.public])
+        proved(store, replace(done, warrant=7), Trust.only(key.public))
 
 
 def test_a_forged_current_is_replaced_by_a_proved_one(
@@ -277,7 +279,7 @@ def test_a_forged_current_is_replaced_by_a_proved_one(
     deploy(store, record, make_key(tmp_path / "own.pem"), "vol")
     done = deploy(store, record, key, "vol")
     assert (done.warrant, done.replaced) == (2, 1)
-    proved(store, done, [key.public])
+    proved(store, done, Trust.only(key.public))
 
 
 def test_two_models_in_turn(store: MemoryStore, record: ModelRecord, key: DeployKey) -> None:
@@ -366,7 +368,7 @@ def test_a_store_that_never_answers_is_said(key: DeployKey) -> None:
     store = Hostile()
     record = retrain(store, research(store))
     store.plan = [lambda write: Lost()] * 50
-    with pytest.raises(StoreSilent, match="deploy again"):
+    with pytest.raises(StoreSilent, match="do the same again"):
         deploy(store, record, key, "vol", NoWaiting())
 
 

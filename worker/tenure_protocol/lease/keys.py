@@ -1,7 +1,8 @@
 """Where everything lives in the store.
 
 Invariant: every key has one writer, or is create-only, or is changed only by conditional replace
-(the witness and ``deployments/*/current``). No two attempts ever address the same key.
+(the witness, and what is ``current`` in a deployment and its ``shadow``). No two attempts ever address
+the same key.
 """
 
 from __future__ import annotations
@@ -139,6 +140,21 @@ def models(experiment: str = "") -> str:
 
 def deployment(name: str) -> str:
     return f"deployments/{name}/current"
+
+
+def slot(name: str, slot: str) -> str:
+    """What is live under a name, or runs beside it as its shadow."""
+    return deployment(name) if slot == "live" else f"deployments/{name}/{slot}"
+
+
+def history(name: str, slot: str = "live") -> str:
+    """Prefix of every state that a slot of a deployment had."""
+    return f"deployments/{name}/{'' if slot == 'live' else f'{slot}-'}history/"
+
+
+def moved(name: str, slot: str, move: int) -> str:
+    """The state of a slot after a move: create-only."""
+    return f"{history(name, slot)}{move:08d}.json"
 
 
 def warrant(number: int) -> str:
