@@ -52,7 +52,8 @@ def fetched(
                     return target
                 _LOG.warning("%s in the cache %s; it is fetched again", wrong, target)
                 _remove(target, cache, clock)
-            _fetch(store, prefix, files, target, clock)
+            if _fetch(store, prefix, files, target, clock):
+                return target
     except OSError as error:
         raise WrongCall(
             f"the cache {cache} cannot be used ({error.strerror}); name another folder"
@@ -106,8 +107,8 @@ def _digest(path: Path, size: int) -> str | None:
 
 def _fetch(
     store: Store, prefix: str, files: Mapping[str, FileEntry], target: Path, clock: Clock
-) -> None:
-    """Fetch into a folder of its own, verify, and rename; another process may have done the same."""
+) -> bool:
+    """Fetch into a folder of its own, verify, and rename; false when another process was faster."""
     _sweep(target.parent, clock)
     temp = target.with_name(f"{_TEMP}{clock.nonce()}")
     try:
@@ -124,9 +125,11 @@ def _fetch(
             path.chmod(0o400)
         try:
             temp.rename(target)
+            return True
         except OSError:
-            if not os.path.lexists(target):
-                raise
+            if os.path.lexists(target):
+                return False
+            raise
     finally:
         shutil.rmtree(temp, ignore_errors=True)
 
