@@ -14,8 +14,8 @@ from securesystemslib.signer import CryptoSigner
 
 from gates.check import check_record
 from gates.deploy import Deployment
-from gates.warrant import PAYLOAD_TYPE, DeployKey, append, sign
-from tenure_protocol.codec import canonical, encode, parse, plain, sha256_hex
+from gates.warrant import PAYLOAD_TYPE, DeployKey, sign
+from tenure_protocol.codec import canonical, parse, plain, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import FileEntry, ModelRecord
 from tenure_protocol.store.api import Found, Store
@@ -59,16 +59,22 @@ def put_live(
     if files is not None:
         member = replace(member, files=dict(files))
         record = replace(record, members=(member, *record.members[1:]))
-    verdicts = [
-        item for item in check_record(store, record) if files is None or item.verdict == "PASS"
-    ]
+    verdicts = [v for v in check_record(store, record) if files is None or v.verdict == "PASS"]
     statement = cast(Said, parse(signed_payload(sign(record, member, verdicts, key, name))))
     assert member.requires is not None
-    environments = {member.requires: plain(record.environments[member.requires])}
-    statement["predicate"]["environments"] = environments
+    before = sorted(row.key for row in store.list(keys.WARRANTS))
+    number, last = len(before) + 1, store.read(before[-1]) if before else None
+    previous = sha256_hex(last.body) if isinstance(last, Found) else None
+    statement["predicate"] |= {
+        "environments": {member.requires: plain(record.environments[member.requires])},
+        "log": {"number": number, "previous": previous},
+    }
     if change is not None:
         change(statement)
-    number, digest = append(store, envelope(statement, key))
+    text = base64.b64encode(envelope(statement, key)).decode()
+    entry = {"number": number, "envelope": text, "at_s": 1.0, "write_id": "0", "protocol": 1}
+    body = canonical({**entry, "previous": previous} if previous else entry)
+    overwrite(store, keys.warrant(number), body)
     deployed = Deployment(
         name=name,
         record=record.id,
@@ -77,11 +83,12 @@ def put_live(
         model=member.train,
         files=member.files,
         warrant=number,
-        warrant_digest=digest,
+        warrant_digest=sha256_hex(body),
         at_s=1.0,
         write_id="0" * 16,
     )
-    overwrite(store, slot, encode(deployed))
+    which = "shadow" if slot.endswith("/shadow") else "live"
+    put_json(store, slot, {**cast(Said, plain(deployed)), "slot": which})
     return deployed
 
 

@@ -23,7 +23,7 @@ from tenure_live.__main__ import main
 from tenure_live.envelope import TrustedKey
 from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM
-from tenure_protocol.codec import sha256_hex
+from tenure_protocol.codec import canonical, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import FileEntry, ModelRecord
 from tenure_protocol.store.api import Found, Missing, StoreSilent
@@ -96,7 +96,8 @@ def valid(made: World, tmp_path_factory: pytest.TempPathFactory) -> World:
     """A world with a deployment, for tests that copy it often."""
     world = made.copy()
     world.cache = tmp_path_factory.mktemp("valid") / "cache"
-    put_live(world.store, world.record, world.key)
+    for _ in range(2):
+        put_live(world.store, world.record, world.key)
     return world
 
 
@@ -135,6 +136,8 @@ def test_the_shadow_slot_is_another_one(world: World, deployed: Deployment) -> N
     put_live(world.store, world.record, world.key, slot=SHADOW)
     shadow = world.load(slot="shadow")
     assert (shadow.slot, shadow.warrant, world.load().warrant) == ("shadow", 2, 1)
+    put_json(world.store, SLOT, read_json(world.store, SHADOW))
+    world.refused("belongs to the shadow slot of 'vol' and was put here by hand")
 
 
 def test_who_polls_is_told_of_a_new_model_and_keeps_the_old(
@@ -231,23 +234,34 @@ def test_a_number_that_the_log_does_not_have(world: World, deployed: Deployment)
         world.refused(f"the warrant {number} that it names is not in the log")
 
 
-def test_an_old_number_does_not_bring_a_new_warrant_of_a_revoked_key_in(world: World) -> None:
-    """A later entry of the log, under an earlier number's key: the entry itself says which it is."""
+def moved_to(world: World, number: int, entry: Said) -> None:
+    """An entry of the log under another number's key, and a deployment that names it there."""
+    body = canonical(entry)
+    overwrite(world.store, keys.warrant(number), body)
+    live = {**read_json(world.store, SLOT), "warrant": number, "warrant_digest": sha256_hex(body)}
+    put_json(world.store, SLOT, live)
+
+
+def test_a_late_warrant_of_a_revoked_key_under_an_early_number(world: World) -> None:
+    """The number that a revocation goes by is that of the place for which it was signed."""
     put_live(world.store, world.record, new_key())
-    late = put_live(world.store, world.record, world.key)
+    put_live(world.store, world.record, world.key)
+    revoked = {TrustedKey.of(world.key.public.pem()).id: 1}
+    world.refused("which is revoked", revoked_keys=revoked)
     entry = read_json(world.store, keys.warrant(2))
-    overwrite(world.store, keys.warrant(1), json.dumps(entry).encode())
-    digest = sha256_hex(json.dumps(entry).encode())
-    moved = {**read_json(world.store, SLOT), "warrant": 1, "warrant_digest": digest}
-    put_json(world.store, SLOT, moved)
-    assert late.warrant == 2
-    world.refused("says that it is entry 2")
+    moved_to(world, 1, entry)
+    world.refused("says that it is entry 2", revoked_keys=revoked)
+    moved_to(world, 1, {**entry, "number": 1})
+    world.refused("signed for another place", revoked_keys=revoked)
+    entry.pop("previous")
+    moved_to(world, 2, entry)
+    world.refused("signed for another place")
 
 
 def test_a_deployment_replayed_under_another_name(world: World, deployed: Deployment) -> None:
     other = keys.deployment("prod")
     put_json(world.store, other, read_json(world.store, SLOT))
-    world.refused("it is the deployment 'vol' under another name", name="prod")
+    world.refused("belongs to the live slot of 'vol'", name="prod")
     put_json(world.store, other, {**read_json(world.store, SLOT), "name": "prod"})
     world.refused("its warrant lets record .* be deployed as 'vol', not .* as 'prod'", name="prod")
 
@@ -312,6 +326,7 @@ def predicate(name: str, value: object) -> Callable[[Said], None]:
         (lambda said: said["subject"].append(said["subject"][0]), "names a file twice"),
         (lambda said: said.pop("subject"), "lacks 'subject'"),
         (lambda said: said["predicate"].pop("train"), "lacks 'train'"),
+        (lambda said: said["predicate"].pop("log"), "lacks 'log'; if an older Tenure"),
         (lambda said: said["predicate"].pop("environments"), "an older Tenure signed it"),
         (predicate("environments", {}), "which it does not hold"),
         (predicate("environments", {"x": {}}), "which it does not hold"),
@@ -364,7 +379,20 @@ def test_files_that_are_no_model(world: World, files: dict[str, FileEntry], word
 # ------------------------------------------------------------------- any field, by hypothesis
 
 #: Nobody's word but the deployer's own, told to people: the loader gives none of it out.
-NOT_READ = {("at_s",), ("write_id",), ("replaced",), ("previous",)}
+NOT_READ = {
+    (name,)
+    for name in (
+        "at_s",
+        "write_id",
+        "replaced",
+        "what",
+        "move",
+        "rolled_back",
+        "before",
+        "by",
+        "reason",
+    )
+}
 
 
 def paths(value: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -411,7 +439,7 @@ def test_no_field_can_be_changed(valid: World, case: tuple[str, int, object, boo
     what, where, value, drop, flip = case
     world = valid.copy()
     loaded = world.load()
-    deployed, entry = read_json(world.store, SLOT), read_json(world.store, keys.warrant(1))
+    deployed, entry = read_json(world.store, SLOT), read_json(world.store, keys.warrant(2))
     envelope = json.loads(base64.b64decode(entry["envelope"]))
     tree = {"deployment": deployed, "envelope and all digests": envelope}.get(what, entry)
     rows = paths(tree)
@@ -428,11 +456,11 @@ def test_no_field_can_be_changed(valid: World, case: tuple[str, int, object, boo
     if what == "deployment":
         put_json(world.store, SLOT, mutated)
     elif what == "entry":
-        put_json(world.store, keys.warrant(1), mutated)
+        put_json(world.store, keys.warrant(2), mutated)
     elif what == "entry and its digest":
-        put_entry(world.store, 1, mutated)
+        put_entry(world.store, 2, mutated)
     else:
-        put_entry(world.store, 1, {**entry, "envelope": as_base64(mutated)})
+        put_entry(world.store, 2, {**entry, "envelope": as_base64(mutated)})
     try:
         after = world.load()
     except Refused:

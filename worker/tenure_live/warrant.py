@@ -51,6 +51,7 @@ class Deployed:
     files: dict[str, FileEntry]
     warrant: int  # its number in the log
     warrant_digest: str  # SHA-256 of that log entry's bytes
+    slot: str
     protocol: int = PROTOCOL_VERSION
 
 
@@ -58,6 +59,7 @@ class Deployed:
 class _Entry:
     number: int
     envelope: str  # base64 of the envelope's bytes
+    previous: str | None = None  # SHA-256 of the bytes of the entry before; None for the first
     protocol: int = PROTOCOL_VERSION
 
 
@@ -108,8 +110,13 @@ def prove(
         raise nothing_deployed(key)
     try:
         prefix = _check_places(deployed)
-        statement = _statement(store, deployed, trusted, revoked)
-        return Proved(deployed, prefix, _agree(deployed, statement, name))
+        if (deployed.name, deployed.slot) != (name, slot):
+            raise Refused(
+                f"what is there belongs to the {deployed.slot} slot of {deployed.name!r} and was put here "
+                "by hand; deploy a model here"
+            )
+        entry, statement = _statement(store, deployed, trusted, revoked)
+        return Proved(deployed, prefix, _agree(deployed, entry, statement))
     except Refused as error:
         raise Refused(f"{key}: {error}") from None
 
@@ -129,7 +136,7 @@ def _check_places(deployed: Deployed) -> str:
 
 def _statement(
     store: Store, deployed: Deployed, trusted: Sequence[TrustedKey], revoked: Mapping[str, int]
-) -> dict[str, Json]:
+) -> tuple[_Entry, dict[str, Json]]:
     number = deployed.warrant
     key = keys.warrant(number)
     found = store.read(key) if 1 <= number <= _MAX_NUMBER else Missing()
@@ -158,12 +165,12 @@ def _statement(
             + "; deploy the model again with a key that is trusted"
         )
     try:
-        return parse(payload, "the warrant")
+        return entry, parse(payload, "the warrant")
     except Corrupt as error:
         raise Refused(str(error)) from None
 
 
-def _agree(deployed: Deployed, statement: Mapping[str, Json], name: str) -> dict[str, object]:
+def _agree(deployed: Deployed, entry: _Entry, statement: Mapping[str, Json]) -> dict[str, object]:
     """The environment that the warrant demands. Raises Refused where it speaks of anything else."""
     try:
         if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
@@ -174,19 +181,24 @@ def _agree(deployed: Deployed, statement: Mapping[str, Json], name: str) -> dict
         if len(subject) != len(rows):
             raise Refused("its warrant names a file twice")
         allowed = (said["deployment"], said["record"])
+        place = said["log"]
         other = {
             "experiment": (said["experiment"], deployed.experiment),
             "seed": (said["seed"], deployed.seed),
             "snapshot": (said["train"], plain(deployed.model)),
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise Refused(f"its warrant lacks {error}") from None
-    if deployed.name != name:
-        raise Refused(f"it is the deployment {deployed.name!r} under another name")
-    if allowed != (name, deployed.record):
+        raise Refused(
+            f"its warrant lacks {error}; if an older Tenure signed it, deploy the model again"
+        ) from None
+    if allowed != (deployed.name, deployed.record):
         raise Refused(
             f"its warrant lets record {allowed[1]} be deployed as {allowed[0]!r}, not "
-            f"{deployed.record} as {name!r}"
+            f"{deployed.record} as {deployed.name!r}"
+        )
+    if place != {"number": entry.number, "previous": entry.previous}:
+        raise Refused(
+            f"entry {entry.number} of the log holds a warrant that was signed for another place in it"
         )
     if subject != {file: entry.sha256 for file, entry in deployed.files.items()}:
         raise Refused("its warrant is about other files")
