@@ -35,8 +35,8 @@ STORE_SCHEMES = ("file", "s3", "memory")
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 _KEY_SOURCE = re.compile(r"[a-z][a-z0-9+-]*:\S[^\n]*")
-_CREDENTIAL_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|profile:[A-Za-z0-9_.@-]+")
 _ADDRESS_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!.*://)\S[^\n]*")
+_CREDENTIAL_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|profile:[A-Za-z0-9_.@-]+")
 
 
 def _check_text(text: str) -> str:
