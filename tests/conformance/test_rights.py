@@ -29,12 +29,13 @@ from tenure.errors import UsageError
 from tenure.settings import Settings, load_settings
 from tenure_live import Refused, WrongCall, load_model
 from tenure_protocol import fingerprint
-from tenure_protocol.clock import SYSTEM
+from tenure_protocol.clock import SYSTEM, SystemClock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.records import JobSpec, ModelRecord
 from tenure_protocol.store import probe
-from tenure_protocol.store.s3 import Credentials
+from tenure_protocol.store.api import Missing, StoreSilent
+from tenure_protocol.store.s3 import Credentials, S3Store
 from tests import seaweed_iam as server
 from tests.live_world import NAME, SHADOW, SLOT, model, new_key, put_live
 from tests.record_builders import MEASURED, REQUIRED
@@ -246,6 +247,20 @@ def test_each_of_it_can_be_done_by_who_may(scene: Scene) -> None:
             deed(admin, TWIN, key)
             there = at(key) in everything(admin, TWIN)
             assert there == (what not in DELETES), what
+
+
+class NoWaiting(SystemClock):
+    """The real clock, whose sleep takes no time."""
+
+    sleep = staticmethod(lambda seconds: None)
+
+
+def test_a_researcher_with_the_deploy_key_deploys_nothing_and_is_told_why(scene: Scene) -> None:
+    store = S3Store(scene.url, credentials=Credentials(None, *scene.sessions["researcher"]))
+    words = r"^warrants/log/\d+\.json: AccessDenied: these credentials have no right to it"
+    with pytest.raises(StoreSilent, match=words):
+        deploy(store, scene.record, new_key(), "other", NoWaiting())
+    assert isinstance(store.read(keys.deployment("other")), Missing)
 
 
 def test_a_service_reads_what_it_loads_and_nothing_else(

@@ -298,3 +298,9 @@ def test_only_visible_cards_count(
 def test_without_a_driver_it_says_so(with_stand_in: Measure) -> None:
     found = with_stand_in(init='raise NVMLError("Driver Not Loaded")')
     assert (found["card"], found["gpu"]) == ("cpu", "none: no NVIDIA driver answered")
+
+
+def test_names_and_versions_are_those_of_the_whole_metadata() -> None:
+    for distribution in importlib.metadata.distributions():
+        whole = distribution.metadata
+        assert fingerprint._named(distribution) == (whole["Name"], whole["Version"])

@@ -131,6 +131,16 @@ def test_it_gives_a_folder_with_the_files_of_the_warrant(
     assert again == loaded
 
 
+def test_what_the_deployment_step_deploys_is_loaded(world: World) -> None:
+    """Nothing of it made by hand: gates/ signs, logs and moves, the live side proves and loads."""
+    pytest.importorskip("gates.slots", reason="before slots a warrant held no environments")
+    from gates.deploy import deploy
+
+    done = deploy(world.store, world.record, world.key, NAME)
+    loaded = world.load()
+    assert (loaded.record, loaded.warrant, loaded.seed) == (done.record, done.warrant, done.seed)
+
+
 def test_the_shadow_slot_is_another_one(world: World, deployed: Deployment) -> None:
     world.refused(r"deployments/vol/shadow does not exist", slot="shadow")
     put_live(world.store, world.record, world.key, slot=SHADOW)
@@ -198,8 +208,13 @@ def test_a_self_made_key(world: World) -> None:
 
 def test_a_private_key_and_what_is_none_are_not_trusted(world: World, deployed: Deployment) -> None:
     secret = world.key.signer.private_bytes
+    exchange = base64.b64encode(bytes.fromhex("302a300506032b656e032100") + b"x" * 32)  # X25519
     for pem, words in (
         (secret, "is a private key"),
+        (
+            b"-----BEGIN PUBLIC KEY-----\n" + exchange + b"\n-----END PUBLIC KEY-----",
+            "holds no ed25519",
+        ),
         (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "holds no ed25519"),
         (b"hello", "holds no ed25519"),
         (Path("gone.pub"), "cannot be read"),
@@ -432,7 +447,7 @@ CASES = st.tuples(
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=1000)
 @given(case=CASES)
 def test_no_field_can_be_changed(valid: World, case: tuple[str, int, object, bool, bool]) -> None:
     """Whatever is changed: nothing loads, or what nobody reads was changed and the same model loads."""
@@ -538,13 +553,18 @@ def test_a_good_cache_is_not_fetched_again(
     assert world.load().path == first.path
 
 
-def test_a_cache_that_others_can_write_is_refused(world: World, deployed: Deployment) -> None:
+def test_a_cache_that_others_can_write_is_refused(
+    world: World, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.cache.mkdir()
     world.cache.chmod(0o777)
     with pytest.raises(WrongCall, match=r"this user alone can write.* chmod 700"):
         world.load()
     world.cache.chmod(0o755)
     world.load()
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(WrongCall, match="this user alone can write"):
+        world.load()
 
 
 def test_a_cache_that_is_a_file(world: World, deployed: Deployment) -> None:

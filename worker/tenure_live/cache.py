@@ -64,7 +64,7 @@ def fetched(
 def _own_folder(cache: Path) -> None:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = cache.stat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise WrongCall(
             f"the cache {cache} is not a folder that this user alone can write, so its files could be "
             f"changed after they were verified; run: chmod 700 {cache}, or name another folder"

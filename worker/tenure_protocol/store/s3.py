@@ -459,6 +459,8 @@ class S3Store:
         if not isinstance(error, ClientError):
             return type(error).__name__
         code = _code(error)
+        if code == "AccessDenied":
+            return f"{code}: these credentials have no right to it"
         return f"{code}: {self._skew(error)}" if code == _SKEWED else code
 
 
