@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gates.deploy import Deployment
 from gates.warrant import DeployKey
 from tenure_live import Model, Refused, WrongCall, load_model
+from tenure_live import cache
 from tenure_live import environment as here
 from tenure_live.__main__ import main
 from tenure_live.envelope import TrustedKey
@@ -543,6 +544,13 @@ def test_a_poisoned_cache_is_found_and_fetched_anew(
         assert [p.name for p in path.iterdir()] == [WEIGHTS], poison.__name__
         assert not (path / WEIGHTS).is_symlink() and (path / WEIGHTS).read_bytes() == good
         assert "it is fetched again" in caplog.text, poison.__name__
+
+
+def test_a_pipe_is_no_empty_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    found = [cache._digest(tmp_path / name, 0) for name in ("pipe", "file", "gone")]
+    assert found == [None, sha256_hex(b""), None]
 
 
 def test_a_good_cache_is_not_fetched_again(
