@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from gates.deploy import Deployment
 from gates.warrant import DeployKey
-from tenure_live import Model, Refused, WrongCall, load_model
-from tenure_live import cache
+from tenure_live import Model, Refused, WrongCall, cache, load_model
 from tenure_live import environment as here
 from tenure_live.__main__ import main
 from tenure_live.envelope import TrustedKey
