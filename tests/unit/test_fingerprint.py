@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -299,9 +298,3 @@ def test_only_visible_cards_count(
 def test_without_a_driver_it_says_so(with_stand_in: Measure) -> None:
     found = with_stand_in(init='raise NVMLError("Driver Not Loaded")')
     assert (found["card"], found["gpu"]) == ("cpu", "none: no NVIDIA driver answered")
-
-
-def test_names_and_versions_are_those_of_the_whole_metadata() -> None:
-    for distribution in importlib.metadata.distributions():
-        whole = distribution.metadata
-        assert fingerprint._named(distribution) == (whole["Name"], whole["Version"])

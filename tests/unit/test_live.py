@@ -25,7 +25,7 @@ from tenure_protocol import fingerprint
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import canonical, sha256_hex
 from tenure_protocol.lease import keys
-from tenure_protocol.records import FileEntry, ModelRecord
+from tenure_protocol.records import FileEntry, ModelRecord, environment_digest
 from tenure_protocol.store.api import Found, Missing, StoreSilent
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
@@ -661,6 +661,51 @@ def test_fields_that_an_operator_has_judged(
         world.load(allow="packages")
 
 
+def in_an_environment(**fields: object) -> Callable[[Said], None]:
+    """The statement with a requirement that has these fields beside the usual ones."""
+    required = {**REQUIRED, **fields}
+    name = environment_digest(required)
+
+    def change(said: Said) -> None:
+        said["predicate"] |= {"environment": name, "environments": {name: required}}
+
+    return change
+
+
+def test_what_the_warrant_says_nothing_of_is_told_and_refuses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: dict[str, object] = {
+        "packages": {**REQUIRED["packages"], "server": None},  # type: ignore[dict-item]
+        "builds": {"numpy": "abc", "server": None},
+    }
+    put_live(world.store, world.record, world.key, change=in_an_environment(**tables))
+    measured(monkeypatch, packages=packages(server="1"), builds={"numpy": "abc", "server": "def"})
+    for pinned in (False, True):
+        beside = [d.field for d in world.load(pin=pinned).differences]
+        assert beside == ["builds.server", "packages.server"]
+
+
+def test_another_version_is_another_build_and_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = in_an_environment(builds={"numpy": "abc", "torch": "abc"})
+    put_live(world.store, world.record, world.key, change=change)
+    measured(monkeypatch, packages=packages(numpy="2.5"), builds={"numpy": "def", "torch": "def"})
+    error = world.refused("demands: builds.torch .*; packages.numpy is '2.5'")
+    assert "builds.numpy" not in str(error) and len(error.differences) == 3
+    world.refused("demands: builds.torch is 'def'", allow=["packages.numpy"])
+    world.refused("packages.numpy is '2.5'", allow=["builds"])
+    world.load(allow=["packages"])
+
+
+def test_many_differences_are_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_live(world.store, world.record, world.key)
+    measured(monkeypatch, card="x", cuda="x", cudnn="x", driver="x", python="x", torch="x")
+    error = world.refused("driver is 'x' .*; and 2 more; ")
+    assert len(error.differences) == 6 and "python" not in str(error)
+
+
 def switches(**changes: object) -> dict[str, object]:
     return {**MEASURED["determinism"], **changes}  # type: ignore[dict-item]
 
@@ -689,17 +734,9 @@ def test_digits_count_always_where_they_are_taken(
     world.refused("float32_matmul_precision is 'medium'.*load with pin=True")
     measured(monkeypatch, determinism=switches(allow_tf32=True))
     world.refused("allow_tf32 is True")
-    put_live(world.store, world.record, world.key, change=on_a_processor)
+    put_live(world.store, world.record, world.key, change=in_an_environment(card="cpu"))
     measured(monkeypatch, determinism=switches(allow_tf32=True), card="cpu")
     world.load()
-
-
-def on_a_processor(said: Said) -> None:
-    from tenure_protocol.records import environment_digest
-
-    required = {**REQUIRED, "card": "cpu"}
-    name = environment_digest(required)
-    said["predicate"] |= {"environment": name, "environments": {name: required}}
 
 
 def test_torch_is_imported_for_a_warrant_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:

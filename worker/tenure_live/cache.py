@@ -33,6 +33,18 @@ def default_folder() -> Path:
     return Path(base) / "tenure-live"
 
 
+def held(files: Mapping[str, FileEntry], cache: Path) -> Path | None:
+    """The folder with exactly ``files``, verified just now, if it is here whole; changes nothing.
+
+    Raises WrongCall for a cache that others can write.
+    """
+    target = _place(files, cache)
+    if not os.path.lexists(target):
+        return None
+    _demand_own(cache)
+    return target if _wrong(target, files) is None else None
+
+
 def fetched(
     store: Store, prefix: str, files: Mapping[str, FileEntry], cache: Path, clock: Clock
 ) -> Path:
@@ -41,10 +53,10 @@ def fetched(
     Raises Refused for bytes that are not those of their digest, StoreSilent, and WrongCall for a cache
     that cannot be used.
     """
-    digests = {name: entry.sha256 for name, entry in files.items()}
+    target = _place(files, cache)
     try:
-        _own_folder(cache)
-        target = cache / sha256_hex(canonical(digests))
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _demand_own(cache)
         for _ in range(_TRIES):
             if os.path.lexists(target):
                 wrong = _wrong(target, files)
@@ -61,8 +73,11 @@ def fetched(
     raise Refused(f"the cache {cache} changes while it is read; find out who else writes there")
 
 
-def _own_folder(cache: Path) -> None:
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _place(files: Mapping[str, FileEntry], cache: Path) -> Path:
+    return cache / sha256_hex(canonical({name: entry.sha256 for name, entry in files.items()}))
+
+
+def _demand_own(cache: Path) -> None:
     found = cache.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise WrongCall(

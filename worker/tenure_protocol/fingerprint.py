@@ -130,8 +130,6 @@ OWN_PACKAGES = frozenset({"tenure", "tenure-worker"})
 NO_TORCH = "none: torch is not installed"
 TORCH_NOT_ASKED = "none: torch was not asked"
 _SMI_S = 5.0
-_NAME = re.compile(r"^Name:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_VERSION = re.compile(r"^Version:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 # -------------------------------------------------------------------------------- compare
@@ -387,23 +385,12 @@ def _packages() -> dict[str, str]:
     """Version of every installed distribution by normalised name; the one Python imports first."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        name, version = _named(distribution)
+        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
         if not name or not version:  # a damaged installation: its files name nobody
             continue
         key = re.sub(r"[-_.]+", "-", name).lower()  # PEP 503
         found.setdefault(key, version + (" (editable)" if _editable(distribution) else ""))
     return dict(sorted(found.items()))
-
-
-def _named(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
-    """Name and version, from the head of the metadata alone.
-
-    ``distribution.metadata`` parses the whole of it as a mail, descriptions too: ten times as long.
-    """
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    head = text.partition("\n\n")[0]
-    name, version = _NAME.search(head), _VERSION.search(head)
-    return name[1] if name else "", version[1] if version else ""
 
 
 def _editable(distribution: importlib.metadata.Distribution) -> bool:
