@@ -161,10 +161,13 @@ def test_the_loader_runs_from_the_wheel_alone(python: Path, tmp_path: Path) -> N
     measured = json.loads(there("-c", MEASURE).stdout)
     assert measured["packages"].keys() == {"tenure-worker"}
     required = fingerprint.pin(measured)
-    required["packages"] = {"pip": "none of that here"}  # a requirement without packages is open
+    # A requirement must name packages, and those of this environment are Tenure's own.
+    required |= {
+        table: {"pip": "none of that here"} for table in ("packages", "builds") if table in measured
+    }
     store = DirectoryStore(tmp_path / "store")
     key = new_key()
-    pinned = {**measured, "packages": required["packages"], "determinism": required["determinism"]}
+    pinned = {**measured, **required}
     deployed = put_live(store, model(store, required, pinned), key)
     loader = (
         "-m", "tenure_live", "vol", "--store", store.url, "--key", str(public_pem(tmp_path, key)),

@@ -33,18 +33,6 @@ def default_folder() -> Path:
     return Path(base) / "tenure-live"
 
 
-def held(files: Mapping[str, FileEntry], cache: Path) -> Path | None:
-    """The folder with exactly ``files``, verified just now, if it is here whole; changes nothing.
-
-    Raises WrongCall for a cache that others can write.
-    """
-    target = _place(files, cache)
-    if not os.path.lexists(target):
-        return None
-    _demand_own(cache)
-    return target if _wrong(target, files) is None else None
-
-
 def fetched(
     store: Store, prefix: str, files: Mapping[str, FileEntry], cache: Path, clock: Clock
 ) -> Path:
@@ -53,7 +41,8 @@ def fetched(
     Raises Refused for bytes that are not those of their digest, StoreSilent, and WrongCall for a cache
     that cannot be used.
     """
-    target = _place(files, cache)
+    digests = {name: entry.sha256 for name, entry in files.items()}
+    target = cache / sha256_hex(canonical(digests))
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _demand_own(cache)
@@ -71,10 +60,6 @@ def fetched(
             f"the cache {cache} cannot be used ({error.strerror}); name another folder"
         ) from error
     raise Refused(f"the cache {cache} changes while it is read; find out who else writes there")
-
-
-def _place(files: Mapping[str, FileEntry], cache: Path) -> Path:
-    return cache / sha256_hex(canonical({name: entry.sha256 for name, entry in files.items()}))
 
 
 def _demand_own(cache: Path) -> None:

@@ -6,15 +6,15 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 from urllib.parse import urlencode
 
 from tenure_live import environment as here
-from tenure_live.cache import default_folder, fetched, held
+from tenure_live.cache import default_folder, fetched
 from tenure_live.envelope import TrustedKey
 from tenure_live.refusal import Refused, WrongCall
 from tenure_live.warrant import Slot, nothing_deployed, prove, read_slot, slot_key
-from tenure_protocol.clock import SYSTEM, Clock, Ended, beside
+from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.fingerprint import Difference
 from tenure_protocol.store.api import Store, StoreUnusable
 from tenure_protocol.store.open import open_store
@@ -81,20 +81,15 @@ def load_model(
     key = slot_key(name, slot)
     opened = _opened(store, key) if isinstance(store, str) else store
     proved = prove(opened, name, slot, trusted, revoked_keys or {})
-    deployed, folder = proved.deployed, cache or default_folder()
-    # What is here already is read while the environment is measured: one waits for the disk and for
-    # hashes, the other for the interpreter, and must be asked in this thread, whose switches count.
-    reading = beside(clock, lambda: held(deployed.files, folder), "tenure-live")
     found, counting = here.differences(proved.required, pin, allow)
     if counting:
         refusal = here.refusal(counting, proved.required, pin)
         if environment == "forbid":
             raise Refused(f"{key}: {refusal}", counting)
         _LOG.warning("%s: %s", key, refusal)
+    deployed = proved.deployed
     try:
-        path = cast("Ended[Path | None]", reading.get()).result() or fetched(
-            opened, proved.prefix, deployed.files, folder, clock
-        )
+        path = fetched(opened, proved.prefix, deployed.files, cache or default_folder(), clock)
     except Refused as error:
         raise Refused(f"{key}: {error}") from None
     return Model(
