@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # -qq: pip prints errors only. No prompt is ever answered, since CI has no standard input.
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
-TYPED := tenure gates runners worker/tenure_protocol worker/tenure_worker assets pipelines
+TYPED := tenure gates runners worker/tenure_protocol worker/tenure_worker worker/tenure_live assets pipelines
 
 .DEFAULT_GOAL := test
 .PHONY: install demo test check sim bench up debian clean

@@ -39,7 +39,7 @@ from tenure_worker.cargo import (
     safe,
 )
 
-PACKAGES = ("tenure_protocol", "tenure_worker")
+PACKAGES = ("tenure_protocol", "tenure_worker", "tenure_live")
 DISTRIBUTION = "tenure-worker"
 _MOST_ENVELOPES = 1000  # of one launch
 _FEW = 20  # contents that are looked for one by one

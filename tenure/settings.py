@@ -37,6 +37,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
 _KEY_SOURCE = re.compile(r"[a-z][a-z0-9+-]*:\S[^\n]*")
 _KEY_ID = re.compile(r"[0-9a-f]{64}")
 _ADDRESS_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!.*://)\S[^\n]*")
+_CREDENTIAL_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|profile:[A-Za-z0-9_.@-]+")
 
 
 def _check_text(text: str) -> str:
@@ -95,6 +96,16 @@ def _check_address_sources(value: object) -> object:
             "['file:notify.txt'], and never holds one, since they contain passwords"
         )
     return value
+
+
+def _check_credential_source(text: object) -> object:
+    # Never repeats the value: it may be a credential itself.
+    if text is not None and not (isinstance(text, str) and _CREDENTIAL_SOURCE.fullmatch(text)):
+        raise ValueError(
+            "must say where the credentials are: 'env:PREFIX' for $PREFIX_AWS_ACCESS_KEY_ID and "
+            "$PREFIX_AWS_SECRET_ACCESS_KEY, or 'profile:NAME' for a profile of ~/.aws; never be one"
+        )
+    return text
 
 
 def _path(value: object) -> object:
@@ -163,6 +174,8 @@ class TeamSection(Section):
 class GatesSection(Section):
     """``[gates]``: where the deploy key is, never the key; and whose warrants are believed."""
 
+    #: Of the deployment step alone, where a bucket's policies keep others out; None: those of the rest.
+    credentials: Annotated[str | None, BeforeValidator(_check_credential_source)] = None
     deploy_key: Annotated[str, AfterValidator(_check_key_source)] = "env:TENURE_DEPLOY_KEY"
     #: Files with public keys; None: the public half beside the deploy key's file, or of its variable.
     trusted_keys: Annotated[list[str] | None, BeforeValidator(_check_key_files)] = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,11 +33,23 @@ class SeaweedIam(Seaweed):
 
     access_key, secret_key = OPERATOR
 
+    def __init__(self, folder: Path, policies: Mapping[str, object] | None = None) -> None:
+        """``policies`` are documents, each of a further user of that name with keys of its own."""
+        super().__init__(folder)
+        self._policies = dict(policies or {})
+
     def start(self) -> None:
         """Start, and wait until it takes requests; the bucket exists afterwards."""
         self._folder.parent.mkdir(parents=True, exist_ok=True)
-        for path, content in ((self._users, _USERS), (self._roles, _ROLES)):
-            path.write_text(json.dumps(content))
+        users = [{**_user(name, keys_of(name)), "policyNames": [name]} for name in self._policies]
+        documents = [
+            {"name": name, "document": document} for name, document in self._policies.items()
+        ]
+        for path, content, more in (
+            (self._users, _USERS, {"identities": [*_USERS["identities"], *users]}),
+            (self._roles, _ROLES, {"policies": [*_POLICIES, *documents]}),
+        ):
+            path.write_text(json.dumps({**content, **more}))
         super().start()
 
     @property
@@ -59,6 +71,11 @@ class SeaweedIam(Seaweed):
     def _environ(self) -> dict[str, str]:
         # Its users are those of s3.json: keys that the tests' environment holds are nobody's here.
         return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+
+
+def keys_of(name: str) -> tuple[str, str]:
+    """The access key and the secret of a user who has a policy."""
+    return f"{name.upper().replace('-', '')}KEY", f"secret-words-of-{name}"
 
 
 def _user(name: str, keys: tuple[str, str], *actions: str) -> dict[str, object]:
@@ -88,6 +105,9 @@ _USERS = {
         _user("stranger", STRANGER),
     ]
 }
+_POLICIES = [
+    {"name": "everything", "document": _document(Action=["s3:*"], Resource=["arn:aws:s3:::*"])}
+]
 _ROLES = {
     "sts": {
         "tokenDuration": "1h",
@@ -96,20 +116,15 @@ _ROLES = {
         "signingKey": base64.b64encode(SIGNING_KEY).decode(),
     },
     "policy": {"defaultEffect": "Deny", "storeType": "memory"},
-    "policies": [
-        {
-            "name": "everything",
-            "document": _document(Action=["s3:*"], Resource=["arn:aws:s3:::*"]),
-        }
-    ],
+    "policies": _POLICIES,
     "roles": [_role(ROLE, "everything"), _role(ROLE_WITHOUT_RIGHTS)],
 }
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[SeaweedIam]:
+def running(folder: Path, policies: Mapping[str, object] | None = None) -> Iterator[SeaweedIam]:
     """A server for the time of the block."""
-    server = SeaweedIam(folder)
+    server = SeaweedIam(folder, policies)
     server.start()
     try:
         yield server

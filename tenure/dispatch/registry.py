@@ -20,6 +20,8 @@ from tenure_protocol.store.open import open_store
 from tenure_protocol.store.probe import demand_safe
 
 GROUP = "tenure.runners"
+#: After ``[gates] credentials = "env:PREFIX"`` and an underscore; the last for temporary ones alone.
+CREDENTIAL_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _PARTS = ("JOB_KINDS", "capacity", "launch", "release")
 
 
@@ -69,6 +71,7 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
     see the credentials of a platform.
     """
     hidden = {settings.gates.deploy_key.removeprefix("env:")} | addresses.secret_variables(settings)
+    hidden |= deploy_variables(settings)
     troubles = {}
     for name, section in settings.runners.items():
         try:
@@ -77,6 +80,12 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
         except UsageError as error:
             troubles[f"runners.{name}"] = f"no rung can use the runner {name}: {error}"
     return frozenset(hidden), troubles
+
+
+def deploy_variables(settings: Settings) -> set[str]:
+    """The variables that hold the deployment step's own credentials for the store, if any do."""
+    kind, _, prefix = (settings.gates.credentials or "").partition(":")
+    return {f"{prefix}_{name}" for name in CREDENTIAL_VARIABLES} if kind == "env" else set()
 
 
 def card_slug(name: str) -> str:

@@ -191,6 +191,7 @@ def enlisted(store: S3Store, spec: JobSpec) -> JobSpec:
 OUTSIDE = (  # keys that no worker touches, whatever its job
     probe.KEY,
     "deployments/prod/current",
+    "deployments/prod/shadow",
     "models/toy/record.json",
     "warrants/log/00000001.json",
     "plans/nightly/digest.json",

@@ -277,6 +277,7 @@ PACKAGES = {
     "runners": (),
     "tenure": ("dispatch/__init__.py", "dispatch/contract.py", "dispatch/loop.py"),
     "tenure_worker": (),
+    "tenure_live": ("envelope.py", "loader.py"),
     "tenure_protocol": (
         "store/__init__.py", "lease/__init__.py", "records.py", "clock.py", "codec.py",
     ),
@@ -289,6 +290,7 @@ GOOD = [
     ("runners", "tenure.dispatch.contract"), ("runners", "tenure_worker"), ("runners", "modal"),
     ("tenure", "tenure_worker"), ("tenure_worker", "tenure_protocol"),
     ("tenure.dispatch.contract", "tenure.dispatch.loop"), ("tenure_protocol.store", "boto3"),
+    ("tenure_live", "tenure_protocol"), ("tenure_live.envelope", "cryptography"), ("tenure", "tenure_live"),
 ]  # fmt: skip
 
 BAD = [
@@ -299,6 +301,8 @@ BAD = [
     ("tenure_worker", "tenure"), ("tenure_worker", "gates"), ("tenure_worker", "pydantic"),
     ("tenure_protocol", "tenure_worker"), ("tenure_protocol", "tenure"),
     ("tenure_protocol.store", "torch"), ("gates", "tests"), ("tenure", "examples"),
+    ("tenure_live", "tenure_worker"), ("tenure_live", "gates"), ("tenure_live.loader", "cryptography"),
+    ("tenure_live.envelope", "securesystemslib"), ("tenure_worker", "tenure_live"),
 ]  # fmt: skip
 
 

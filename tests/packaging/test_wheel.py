@@ -1,7 +1,9 @@
-"""The wheel that travels: two packages, no dependencies, and it imports where nothing else is."""
+"""The wheel that travels: three packages, no dependencies, and it imports where nothing else is."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -12,8 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tenure_protocol import fingerprint
+from tenure_protocol.store.directory import DirectoryStore
+from tests.live_world import model, new_key, public_pem, put_live
+
 ROOT = Path(__file__).parents[2]
-HEAVY = ("dagster", "torch", "boto3", "numpy", "pydantic", "yaml")
+HEAVY = ("dagster", "torch", "boto3", "numpy", "pydantic", "yaml", "cryptography")
+PACKAGES = {"tenure_protocol", "tenure_worker", "tenure_live"}
 
 IMPORT_ALL = """
 import importlib, json, sys
@@ -90,12 +97,12 @@ def modules_in(wheel: Path) -> list[str]:
     return [re.sub(r"(/__init__)?\.py$", "", name).replace("/", ".") for name in found]
 
 
-def test_it_holds_the_two_packages_whole_and_nothing_else(wheel: Path) -> None:
+def test_it_holds_the_three_packages_whole_and_nothing_else(wheel: Path) -> None:
     names = names_in(wheel)
-    assert {name.partition("/")[0] for name in names} == {"tenure_protocol", "tenure_worker"}
+    assert {name.partition("/")[0] for name in names} == PACKAGES
     here = {
         file.relative_to(ROOT / "worker").as_posix()
-        for package in ("tenure_protocol", "tenure_worker")
+        for package in PACKAGES
         for file in (ROOT / "worker" / package).rglob("*.py")
     }
     assert {name for name in names if name.endswith(".py")} == here
@@ -106,22 +113,72 @@ def test_it_requires_nothing(wheel: Path) -> None:
     name, requires = metadata_of(wheel)
     assert name == "tenure-worker"
     assert [line for line in requires if "extra ==" not in line] == []
-    assert [re.split(r"[ ;<>=]", line)[0] for line in requires] == ["boto3"]
+    assert {re.split(r"[ ;<>=]", line)[0] for line in requires} == {"boto3", "cryptography"}
 
 
 def test_every_module_imports_where_nothing_else_is_installed(wheel: Path, python: Path) -> None:
     modules = modules_in(wheel)
-    assert {"tenure_protocol", "tenure_worker"} < set(modules)
+    assert set(modules) > PACKAGES
     answer = json.loads(
         run(python, "-I", "-c", IMPORT_ALL, ",".join(modules), ",".join(HEAVY), cwd=python.parent)
     )
     assert answer["importable"] == []
     installed = python.parents[1]
     assert all(Path(file).is_relative_to(installed) for file in answer["files"])
-    ours = {"tenure_protocol", "tenure_worker"}
-    assert set(answer["tops"]) - set(sys.stdlib_module_names) == ours
+    assert set(answer["tops"]) - set(sys.stdlib_module_names) == PACKAGES
 
 
 def test_the_worker_says_how_it_is_started(python: Path) -> None:
     text = run(python, "-I", "-m", "tenure_worker", "--help", cwd=python.parent)
     assert "tenure_worker" in text
+
+
+MEASURE = (
+    "import json; from tenure_protocol import fingerprint; print(json.dumps(fingerprint.measure()))"
+)
+#: What cryptography is made of; beside the wheel it is all that a loader needs.
+SIGNATURES = ("cryptography", "cffi", "_cffi_backend", "pycparser")
+
+
+def test_the_loader_runs_from_the_wheel_alone(python: Path, tmp_path: Path) -> None:
+    """In an environment of its own, over a store on disk, up to a path; and without cryptography."""
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for name in SIGNATURES:
+        if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None:
+            origin = Path(spec.origin)
+            found = origin.parent if origin.name == "__init__.py" else origin
+            (libraries / found.name).symlink_to(found)
+
+    def there(*command: str, with_libraries: bool = True) -> subprocess.CompletedProcess[str]:
+        path = str(libraries) if with_libraries else ""
+        return subprocess.run(
+            [str(python), "-P", *command],
+            cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "HOME": str(tmp_path)},
+            check=False, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    measured = json.loads(there("-c", MEASURE).stdout)
+    assert measured["packages"].keys() == {"tenure-worker"}
+    required = fingerprint.pin(measured)
+    # A requirement must name packages, and those of this environment are Tenure's own.
+    required |= {
+        table: {"pip": "none of that here"} for table in ("packages", "builds") if table in measured
+    }
+    store = DirectoryStore(tmp_path / "store")
+    key = new_key()
+    pinned = {**measured, **required}
+    deployed = put_live(store, model(store, required, pinned), key)
+    loader = (
+        "-m", "tenure_live", "vol", "--store", store.url, "--key", str(public_pem(tmp_path, key)),
+    )  # fmt: skip
+    bare = there(*loader, with_libraries=False)
+    assert (bare.returncode, bare.stdout) == (2, "") and "tenure-worker[live]" in bare.stderr
+    other = there(*loader)
+    assert other.returncode == 1 and "packages.pip is nothing" in other.stderr
+    done = there(*loader, "--allow", "packages.pip")
+    assert (done.returncode, done.stderr) == (0, "")
+    (name,) = deployed.files
+    path = Path(done.stdout.strip())
+    assert path.is_relative_to(tmp_path / ".cache" / "tenure-live")
+    assert hashlib.sha256((path / name).read_bytes()).hexdigest() == deployed.files[name].sha256

@@ -8,17 +8,19 @@ from urllib.parse import unquote
 from tenure_protocol.store.api import Store, StoreUnusable, shown
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
-from tenure_protocol.store.s3 import S3Store
+from tenure_protocol.store.s3 import Credentials, S3Store
 
 _MEMORY: dict[str, MemoryStore] = {}
 
 
-def open_store(url: str, *, read_only: bool = False) -> Store:
+def open_store(
+    url: str, *, read_only: bool = False, credentials: Credentials | None = None
+) -> Store:
     """The store at ``file:/path``, ``s3://bucket/prefix?endpoint_url=...`` or ``memory:name``.
 
     A memory store lives in this process: the same name gives the same store. Opening a folder makes
-    it, unless it is ``read_only``; a bucket is never made. Raises :class:`StoreUnusable` with what is
-    wrong and what to do.
+    it, unless it is ``read_only``; a bucket is never made, and is opened with boto3's own credentials
+    unless there are others. Raises :class:`StoreUnusable` with what is wrong and what to do.
     """
     scheme, _, rest = url.partition(":")
     if scheme == "file" and rest:
@@ -26,7 +28,7 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     if scheme == "memory":
         return _MEMORY.setdefault(rest, MemoryStore(name=rest))
     if scheme == "s3" and rest.strip("/"):
-        return S3Store(url)
+        return S3Store(url, credentials=credentials)
     raise StoreUnusable(
         f"the store URL {shown(url)!r} is none that can be opened; "
         "use file:FOLDER (a local folder), s3://BUCKET/PREFIX or memory:"

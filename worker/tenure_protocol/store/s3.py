@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -74,12 +75,24 @@ _USELESS = {
 }
 
 
+@dataclass(frozen=True)
+class Credentials:
+    """Other credentials than those boto3 finds: a profile's, or a key. No repr shows a secret."""
+
+    profile: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
 class S3Store:
-    """Objects under ``prefix`` of one bucket."""
+    """Objects under ``prefix`` of one bucket, with boto3's own credentials or with others."""
 
     deadline_s = DEADLINE_S["s3"]
 
-    def __init__(self, url: str, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, url: str, clock: Clock = SYSTEM, credentials: Credentials | None = None
+    ) -> None:
         self._bucket, prefix, options = parse_url(url)
         if unknown := sorted(set(options) - _OPTIONS):
             raise StoreUnusable(
@@ -104,7 +117,7 @@ class S3Store:
         self._clock = clock
         self._torn: set[str] = set()  # keys whose last upload did not succeed
         try:
-            make = _maker(options)
+            make = _maker(options, credentials or Credentials())
             self._strict = make(1, _READ_S)
             self._bulk = make(_BULK_ATTEMPTS, _BULK_READ_S)
         except ImportError as error:
@@ -446,6 +459,8 @@ class S3Store:
         if not isinstance(error, ClientError):
             return type(error).__name__
         code = _code(error)
+        if code == "AccessDenied":
+            return f"{code}: these credentials have no right to it"
         return f"{code}: {self._skew(error)}" if code == _SKEWED else code
 
 
@@ -520,7 +535,7 @@ class _Make(Protocol):
     def __call__(self, attempts: int, read_s: float, by_url_alone: bool = False) -> BaseClient: ...
 
 
-def _maker(options: Mapping[str, str]) -> _Make:
+def _maker(options: Mapping[str, str], credentials: Credentials) -> _Make:
     """Makes clients for a number of attempts and the seconds of one read; ``by_url_alone`` they ask where
     the URL says, whatever the environment does.
 
@@ -530,7 +545,12 @@ def _maker(options: Mapping[str, str]) -> _Make:
     import boto3
     from botocore.config import Config
 
-    session = boto3.session.Session()
+    session = boto3.session.Session(
+        profile_name=credentials.profile,
+        aws_access_key_id=credentials.access_key,
+        aws_secret_access_key=credentials.secret_key,
+        aws_session_token=credentials.token,
+    )
 
     def make(attempts: int, read_s: float, by_url_alone: bool = False) -> BaseClient:
         config = Config(
