@@ -510,3 +510,26 @@ def test_only_visible_cards_count(
 def test_without_a_driver_it_says_so(with_stand_in: Measure) -> None:
     found = with_stand_in(init='raise NVMLError("Driver Not Loaded")')
     assert (found["card"], found["gpu"]) == ("cpu", "none: no NVIDIA driver answered")
+
+
+def test_a_build_is_digested_again_when_its_record_was_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tenure_protocol.fingerprint import packages
+
+    place = tmp_path / "one-1.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text("Name: one\nVersion: 1\n\n")
+    record = place / "RECORD"
+    record.write_text("one.py,sha256=aaa,1\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    known: dict[str, str] = {}
+    first = packages.installed(known)[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(packages, "build_digest", None)  # nothing is digested again
+        assert packages.installed(known)[1] == first
+    at = record.stat()
+    record.write_text("one.py,sha256=bbb,1\n")
+    os.utime(record, ns=(at.st_atime_ns, at.st_mtime_ns))  # as who hides it would
+    assert packages.installed(known)[1] != first
+    assert packages.installed()[1] == packages.installed(known)[1]

@@ -81,7 +81,9 @@ class World:
 def _right_environment() -> Iterator[None]:
     """This process measures what the warrants demand, unless a test says otherwise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fingerprint, "measure", lambda use_torch=True: copy.deepcopy(MEASURED))
+        patch.setattr(
+            fingerprint, "measure", lambda use_torch=True, known=None: copy.deepcopy(MEASURED)
+        )
         yield
 
 
@@ -580,6 +582,28 @@ def test_a_cache_that_is_a_file(world: World, deployed: Deployment) -> None:
         world.load()
 
 
+def test_builds_are_digested_once_and_kept_for_this_user_alone(
+    world: World, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def measure(use_torch: bool, known: dict[str, str]) -> dict[str, object]:
+        given.append(dict(known))
+        known["mark"] = "build"
+        return copy.deepcopy(MEASURED)
+
+    monkeypatch.setattr(fingerprint, "measure", measure)
+    world.load()
+    world.load()
+    world.cache.chmod(0o777)
+    with pytest.raises(WrongCall):
+        world.load()
+    world.cache.chmod(0o700)
+    (world.cache / "builds.json").write_text('{"mark": 1, ')
+    world.load()
+    assert given == [{}, {"mark": "build"}, {}, {}]
+
+
 def test_two_that_fetch_at_once_end_with_one_folder(
     world: World, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,7 +618,7 @@ def test_two_that_fetch_at_once_end_with_one_folder(
 
     monkeypatch.setattr(world.store, "get_file", slow)
     assert world.load() == inner[0]
-    assert [p.name for p in world.cache.iterdir()] == [inner[0].path.name]
+    assert {p.name for p in world.cache.iterdir() if p.is_dir()} == {inner[0].path.name}
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(
@@ -615,7 +639,7 @@ def test_what_a_killed_process_left_is_removed_after_a_day(
 
 def measured(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     found = {**copy.deepcopy(MEASURED), **changes}
-    monkeypatch.setattr(fingerprint, "measure", lambda use_torch=True: found)
+    monkeypatch.setattr(fingerprint, "measure", lambda use_torch=True, known=None: found)
 
 
 def packages(**changes: str | None) -> dict[str, str]:
@@ -742,7 +766,7 @@ def test_digits_count_always_where_they_are_taken(
 def test_torch_is_imported_for_a_warrant_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
-    def measure(use_torch: bool = True) -> dict[str, object]:
+    def measure(use_torch: bool, known: object) -> dict[str, object]:
         asked.append(use_torch)
         return {}
 
@@ -755,7 +779,7 @@ def test_torch_is_imported_for_a_warrant_that_needs_it(monkeypatch: pytest.Monke
     ):
         monkeypatch.setattr(here, "_loaded", lambda found=loaded: found)
         monkeypatch.setattr(here, "_installed", lambda found=there: found)
-        here.differences({"torch": wanted}, False, ())
+        here.differences({"torch": wanted}, False, (), {})
     assert asked == [False, True, True, True]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tenure_live.refusal import Refused, WrongCall
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import canonical, sha256_hex
+from tenure_protocol.codec import Corrupt, canonical, parse, sha256_hex
 from tenure_protocol.records import FileEntry
 from tenure_protocol.store.api import Store
 
@@ -25,6 +25,8 @@ _LOG = logging.getLogger("tenure_live")
 _TEMP = ".new-"
 _STALE_S = 86_400.0
 _TRIES = 3
+_BUILDS = "builds.json"
+_MOST_BUILDS = 5000
 
 
 def default_folder() -> Path:
@@ -60,6 +62,26 @@ def fetched(
             f"the cache {cache} cannot be used ({error.strerror}); name another folder"
         ) from error
     raise Refused(f"the cache {cache} changes while it is read; find out who else writes there")
+
+
+def known_builds(cache: Path) -> dict[str, str]:
+    """Builds of packages that were digested before on this machine; none where nothing is kept."""
+    try:
+        _demand_own(cache)
+        found = parse((cache / _BUILDS).read_bytes())
+    except (OSError, Corrupt, WrongCall):
+        return {}
+    return {mark: build for mark, build in found.items() if isinstance(build, str)}
+
+
+def keep_builds(cache: Path, known: Mapping[str, str], clock: Clock) -> None:
+    """Keep the newest of them; a cache that cannot be written only costs time."""
+    temp = cache / f"{_TEMP}{clock.nonce()}"
+    try:
+        temp.write_bytes(canonical(dict(list(known.items())[-_MOST_BUILDS:])))
+        temp.replace(cache / _BUILDS)
+    except OSError:
+        temp.unlink(missing_ok=True)
 
 
 def _demand_own(cache: Path) -> None:

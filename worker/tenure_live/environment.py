@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 from tenure_live.refusal import Refused
 from tenure_protocol import fingerprint
@@ -25,16 +25,20 @@ _TOLD = 4
 
 
 def differences(
-    required: Mapping[str, object], pin: bool, allow: Iterable[str]
+    required: Mapping[str, object],
+    pin: bool,
+    allow: Iterable[str],
+    known: MutableMapping[str, str],
 ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
     """Every difference of this process from ``required``, and those of them that count.
 
     With ``pin`` the switches of torch that ``required`` names are set first, in this process. A field of
-    ``allow``, and all that lies in it, does not count.
+    ``allow``, and all that lies in it, does not count. ``known`` are builds of packages that were digested
+    before on this machine; it is added to.
     """
     if pin:
         fingerprint.apply_determinism(required)
-    measured = fingerprint.measure(_with_torch(required))
+    measured = fingerprint.measure(_with_torch(required), known)
     found = fingerprint.compare(required, measured)
     allowed = tuple(allow)
     counting = tuple(

@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import urlencode
 
 from tenure_live import environment as here
-from tenure_live.cache import default_folder, fetched
+from tenure_live.cache import default_folder, fetched, keep_builds, known_builds
 from tenure_live.envelope import TrustedKey
 from tenure_live.refusal import Refused, WrongCall
 from tenure_live.warrant import Slot, nothing_deployed, prove, read_slot, slot_key
@@ -81,7 +81,10 @@ def load_model(
     key = slot_key(name, slot)
     opened = _opened(store, key) if isinstance(store, str) else store
     proved = prove(opened, name, slot, trusted, revoked_keys or {})
-    found, counting = here.differences(proved.required, pin, allow)
+    folder = cache or default_folder()
+    known = known_builds(folder)
+    before = len(known)
+    found, counting = here.differences(proved.required, pin, allow, known)
     if counting:
         refusal = here.refusal(counting, proved.required, pin)
         if environment == "forbid":
@@ -89,9 +92,11 @@ def load_model(
         _LOG.warning("%s: %s", key, refusal)
     deployed = proved.deployed
     try:
-        path = fetched(opened, proved.prefix, deployed.files, cache or default_folder(), clock)
+        path = fetched(opened, proved.prefix, deployed.files, folder, clock)
     except Refused as error:
         raise Refused(f"{key}: {error}") from None
+    if len(known) > before:
+        keep_builds(folder, known, clock)
     return Model(
         path=path,
         name=name,

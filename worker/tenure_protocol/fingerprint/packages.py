@@ -6,7 +6,8 @@ import csv
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 
 from tenure_protocol.codec import sha256_hex
 
@@ -20,14 +21,18 @@ _OUT = re.compile(r"^(\.\.|/)[./]*")
 _OF_THE_PLACE = frozenset({"bin", "Scripts", "include", "Include"})
 
 
-def installed() -> tuple[dict[str, str], dict[str, str]]:
+def installed(
+    known: MutableMapping[str, str] | None = None,
+) -> tuple[dict[str, str], dict[str, str]]:
     """Version and build of every installed distribution, by normalised name (PEP 503).
 
     Where there are two of a name, it is the one Python imports first. A build is 16 hex digits of
     SHA-256 over the distribution's RECORD (see :func:`build_digest`), ``editable``, or ``no RECORD``.
+    ``known`` are builds that were digested before, by what tells an unchanged RECORD; it is added to.
     """
     versions: dict[str, str] = {}
     builds: dict[str, str] = {}
+    known = {} if known is None else known
     for distribution in importlib.metadata.distributions():
         about = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         head = about.partition("\n\n")[0]
@@ -39,9 +44,29 @@ def installed() -> tuple[dict[str, str], dict[str, str]]:
             continue
         editable = _editable(distribution)
         versions[key] = version[1] + (" (editable)" if editable else "")
-        record = distribution.read_text("RECORD")
-        builds[key] = EDITABLE if editable else build_digest(record) if record else NO_RECORD
+        builds[key] = EDITABLE if editable else _build(distribution, known)
     return dict(sorted(versions.items())), dict(sorted(builds.items()))
+
+
+def _build(distribution: importlib.metadata.Distribution, known: MutableMapping[str, str]) -> str:
+    """The build of a distribution; that in ``known`` where its RECORD is the same file, unchanged.
+
+    Nobody but root sets ``st_ctime_ns``, so a RECORD that was written to is read again.
+    """
+    folder, mark = getattr(distribution, "_path", None), ""
+    if isinstance(folder, Path):
+        try:
+            at = (folder / "RECORD").stat()
+            mark = f"{at.st_dev}-{at.st_ino}-{at.st_size}-{at.st_mtime_ns}-{at.st_ctime_ns}"
+        except OSError:
+            return NO_RECORD
+    if mark and mark in known:
+        return known[mark]
+    record = distribution.read_text("RECORD")
+    found = build_digest(record) if record else NO_RECORD
+    if mark:
+        known[mark] = found
+    return found
 
 
 def build_digest(record: str) -> str:
@@ -56,7 +81,18 @@ def build_digest(record: str) -> str:
     >>> build_digest(one) == build_digest(two), build_digest("a.py,sha256=y,1") == build_digest(one)
     (True, False)
     """
-    rows = sorted(f"{path},{digest}\n" for path, digest in _content(record))
+    rows: list[str] = []
+    for line in record.splitlines():
+        path, _, rest = line.partition(",")
+        unusual = '"' in line or "\\" in line or path.startswith(("..", "/"))
+        if unusual or ".dist-info/" in path or ".data/" in path:
+            rows += [f"{name},{digest}\n" for name, digest in _content(line)]
+            continue
+        digest = rest.partition(",")[0]  # nearly all rows: a file of the package
+        if path.endswith(".pyc") and (not digest or "__pycache__/" in path):
+            continue
+        rows.append(f"{path},{digest}\n")
+    rows.sort()
     return sha256_hex("".join(rows).encode("utf-8", "surrogateescape"))[:_DIGITS]
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -46,15 +47,17 @@ _X86 = (
 _ARM = (("asimd", "sve", "sme"), frozenset({"neon", "fp", "fphp", "bf16", "i8mm", "fcma"}))
 
 
-def measure(use_torch: bool = True) -> dict[str, object]:
+def measure(
+    use_torch: bool = True, known: MutableMapping[str, str] | None = None
+) -> dict[str, object]:
     """This process's environment as plain JSON; see :data:`~tenure_protocol.fingerprint.fields.FIELDS`.
 
     ``use_torch=False`` leaves torch alone (its import takes over a second) and says so in the field
     ``torch``; such a measurement never satisfies a requirement made with torch. The digests of code
-    and data are for the worker of a job to add.
+    and data are for the worker of a job to add. ``known`` are builds that were digested before.
     """
     torch = import_torch() if use_torch else None
-    versions, builds = installed()
+    versions, builds = installed(known)
     found: dict[str, object] = {
         **card_fields(torch),
         "cpu_model": _cpu_model(),
