@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gates.promotion import judge_backtest, judge_metrics
-from tenure_protocol.codec import encode, plain
+from tenure_protocol.codec import canonical, encode, plain
 from tenure_protocol.fingerprint import FIELD_CLASSES, PINNED_DETERMINISM, pin
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
@@ -139,17 +139,18 @@ def _member(store: Store, wish: Wish, seed: int) -> Member:
     metrics = {METRIC: MetricValue(float(losses.mean()), "minimize", "nats")}
     evaluation, evaluated = snapshot(
         store,
-        spec(wish, "evaluate", seed, model=trained),
-        {f"losses/{METRIC}.f64": body},
+        spec(wish, "evaluate", seed, model=trained, requires=wish.requires),
+        {f"losses/{METRIC}.f64": body, "evaluation.json": canonical({"metrics": plain(metrics)})},
         wish.measured,
         {"metrics": plain(metrics)},
     )
+    verdict = {"score": wish.score, "passed": wish.passed, "reasons": []}
     backtest, _ = snapshot(
         store,
         spec(wish, "backtest", seed, model=trained, requires=wish.backtest_requires),
-        {"backtest.json": b"{}"},
+        {"backtest.json": canonical(verdict)},
         wish.measured,
-        {"score": wish.score, "passed": wish.passed, "reasons": []},
+        verdict,
     )
     return Member(
         seed=seed,
