@@ -31,7 +31,7 @@ _BACKTEST = "backtest.json"
 
 def disagreements(evidence: Evidence, record: ModelRecord) -> list[str]:
     """Where a record, of either generation, says something else than what it rests on."""
-    problems = _judgements(record) + _environments(record) + _cards(evidence, record)
+    problems = _judgements(record) + _environments(evidence, record) + _cards(evidence, record)
     for member in record.members:
         for item in _of_member(evidence, member):
             problems.append(f"seed {member.seed}: {item}")
@@ -52,13 +52,17 @@ def _judgements(record: ModelRecord) -> list[str]:
     ]
 
 
-def _environments(record: ModelRecord) -> list[str]:
+def _environments(evidence: Evidence, record: ModelRecord) -> list[str]:
+    """What is held is what its name says, and is named by a member."""
     named = {digest for member in record.members for digest in member.measured}
     named |= {member.requires for member in record.members if member.requires is not None}
-    return [
+    problems = [
         f"record {record.id} holds the environment {digest}, which no member names"
         for digest in sorted(set(record.environments) - named)
     ]
+    for digest in sorted(named):
+        problems += attempt(evidence.environment, record, digest)[1]
+    return problems
 
 
 def _cards(evidence: Evidence, record: ModelRecord) -> list[str]:
@@ -145,7 +149,9 @@ def _measured(evidence: Evidence, member: Member) -> None:
     found = tuple(dict.fromkeys(environment_digest(each.fingerprint) for each in line))
     if set(member.measured) - set(found):
         raise Unproved("it names an environment that no snapshot of its training measured")
-    if member.measured != found and not set(found) - set(member.measured):
+    if set(found) - set(member.measured):
+        raise Unproved("it leaves out an environment that a snapshot of its training measured")
+    if member.measured != found:
         raise Unproved("its measured environments are not in the order of its snapshots")
 
 

@@ -122,6 +122,26 @@ _BACKTEST = file(_FIRST.backtest_job, "backtest.json")
 _EVALUATION = file(_FIRST.evaluation, "evaluation.json")
 _LENGTH = len(_VALID[_EVALUATION])
 OBJECTS: dict[str, tuple[Callable[[], Objects], str, str]] = {
+    "a parent without one of its seeds": (
+        lambda: forged(keys.model(EXPERIMENT, _PARENT.id), lambda r: r["members"].pop()),
+        "parent",
+        "its members are not those of its seeds, in their order",
+    ),
+    "an environment of the parent that was edited": (
+        lambda: forged(
+            keys.model(EXPERIMENT, _PARENT.id),
+            lambda r: next(iter(r["environments"].values())).update(card="other"),
+        ),
+        "integrity",
+        "was edited: its content has another digest",
+    ),
+    "a parent that leaves out what it measured": (
+        lambda: forged(
+            keys.model(EXPERIMENT, _PARENT.id), lambda r: r["members"][1]["measured"].clear()
+        ),
+        "integrity",
+        "seed 2: it leaves out an environment that a snapshot of its training measured",
+    ),
     "a snapshot of another step": (
         lambda: forged(manifest(_FIRST.train), lambda m: m.update(step=21)),
         "integrity",
