@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from assets.chain import Chain, Incomplete
+from gates import junit
 from gates.check import check_record
 from gates.lookup import find_record, retrains
 from gates.verdict import Verdict, deployable
 from tenure.cli.workplace import Config
 from tenure.dispatch.registry import open_settings_store
-from tenure.errors import Blocked, StoreOutOfReach
+from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.notify.notifier import Notifier
 from tenure.plan.file import Plan, demand_own_name, load_plan
 from tenure.settings import Settings, load_settings
@@ -50,29 +52,63 @@ def gate() -> None:
 def check(
     record: Record,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit", metavar="FILE", help="Write a JUnit report too, for a code host to show."
+        ),
+    ] = None,
     config: Config = None,
 ) -> None:
     """Ask every gate. Exit code 0: deployable, 1: not, 2: bad input, 3: store out of reach.
 
     Reads only: in the store, and where the store would be, nothing changes.
     """
+    began_s = SYSTEM.monotonic_s()
+    try:
+        name, verdicts = _asked(record, config)
+    except Exception as error:  # a code host that finds no report shows nothing at all
+        if report:
+            took_s = SYSTEM.monotonic_s() - began_s
+            try:
+                _write(report, junit.of_error(record, error, SYSTEM.wall_s(), took_s))
+            except UsageError as unwritten:
+                typer.echo(f"tenure: {unwritten}", err=True)
+        raise
+    if as_json:
+        typer.echo(json.dumps(answer(name, verdicts), indent=2, allow_nan=False))
+    else:
+        Console().print(_table(name or record, verdicts))
+    if report:
+        took_s = SYSTEM.monotonic_s() - began_s
+        _write(report, junit.of_verdicts(record, name, verdicts, SYSTEM.wall_s(), took_s))
+    if not deployable(verdicts):
+        raise typer.Exit(Blocked.exit_code)
+
+
+def _asked(record: str, config: Path | None) -> tuple[str | None, list[Verdict]]:
+    """The id of what was named, if it has one, and every gate's verdict on it."""
     settings = load_settings(config)
     plan = _plan(record, settings)
     store = open_settings_store(settings, read_only=True)
-    name = None
     try:
         found = _of_plan(store, plan, settings) if plan else find_record(record, store)
-        name, verdicts = found.id, check_record(store, found)
+        return found.id, check_record(store, found)
     except _NoRecord as error:
-        verdicts = [Verdict("generation", "BLOCK", str(error))]
+        return None, [Verdict("generation", "BLOCK", str(error))]
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
-    if as_json:
-        typer.echo(json.dumps(answer(name, verdicts), indent=2))
-    else:
-        Console().print(_table(name or record, verdicts))
-    if not deployable(verdicts):
-        raise typer.Exit(Blocked.exit_code)
+
+
+def _write(path: Path, body: bytes) -> None:
+    """Write a report, whole or not at all. Raises UsageError."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(body)
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"the report {path} cannot be written: {error.strerror}") from None
 
 
 def deploy(
@@ -125,14 +161,25 @@ def deploy(
 
 
 def answer(record: str | None, verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """The JSON of INTERFACES: record, deployable, and gate, verdict and reason of each."""
+    """The JSON of INTERFACES: record, deployable, and gate, verdict, reason and numbers of each."""
     return {
         "record": record,
         "deployable": deployable(verdicts),
         "verdicts": [
-            {"gate": item.gate, "verdict": item.verdict, "reason": item.reason} for item in verdicts
+            {
+                "gate": item.gate,
+                "verdict": item.verdict,
+                "reason": item.reason,
+                "numbers": {name: _number(value) for name, value in item.numbers.items()},
+            }
+            for item in verdicts
         ],
     }
+
+
+def _number(value: float | str) -> float | str:
+    """JSON has no infinity: ``inf`` is a text there."""
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)
 
 
 class _NoRecord(Blocked):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from gates.agreement import pinned_alike
 from gates.evidence import Evidence, Unproved, attempt
 from gates.verdict import Verdict, judged
 from tenure_protocol.fingerprint import compare, missing_from_pin, refusing
-from tenure_protocol.records import Member, environment_digest
+from tenure_protocol.records import Member, SnapshotRef, environment_digest
 
 
 def pinned(evidence: Evidence) -> Verdict:
-    """Every member's training and backtest required an environment, and required all of it."""
+    """Every member's training, evaluation and backtest required an environment, and all of it."""
     problems = []
     for member in evidence.record.members:
         who = f"seed {member.seed}"
@@ -23,7 +24,9 @@ def pinned(evidence: Evidence) -> Verdict:
         problems += missing
         if required is not None and (loose := missing_from_pin(required)):
             problems.append(f"the pin of {who} leaves open: {', '.join(loose)}")
-        problems += attempt(_backtest_is_pinned, evidence, member)[1]
+        for what, ref in (("evaluation", member.evaluation), ("backtest", member.backtest_job)):
+            if ref is not None:  # of one that is missing, its own gate says so
+                problems += attempt(_reader_is_pinned, evidence, member, ref, what)[1]
     count = len(evidence.record.members)
     return judged("pinned", problems, f"the environment of all {count} members was required")
 
@@ -47,14 +50,9 @@ def measured(evidence: Evidence) -> Verdict:
     )
 
 
-def _backtest_is_pinned(evidence: Evidence, member: Member) -> None:
-    if member.backtest_job is None:
-        return  # the gate of the backtest says so
-    spec = evidence.spec(member.backtest_job.job)
-    if spec.requires is None:
-        raise Unproved(f"the backtest of seed {member.seed} was not pinned")
-    if environment_digest(spec.requires) != member.requires:
-        raise Unproved(f"the backtest of seed {member.seed} required another environment")
+def _reader_is_pinned(evidence: Evidence, member: Member, ref: SnapshotRef, what: str) -> None:
+    """A job that reads a model ran in what its training required. Raises Unproved."""
+    pinned_alike(evidence.spec(ref.job), member, what)
 
 
 def _differences(evidence: Evidence, member: Member) -> tuple[int, list[str]]:
@@ -73,9 +71,9 @@ def _differences(evidence: Evidence, member: Member) -> tuple[int, list[str]]:
                 "record leaves out"
             )
             seen[digest] = manifest.fingerprint
-    if member.backtest_job is not None:
-        fingerprint = evidence.manifest(member.backtest_job).fingerprint
-        seen.setdefault(environment_digest(fingerprint), fingerprint)
+    for ref in (member.evaluation, member.backtest_job):
+        for manifest in evidence.chain(ref) if ref is not None else ():
+            seen.setdefault(environment_digest(manifest.fingerprint), manifest.fingerprint)
     problems += [
         f"seed {member.seed} ran elsewhere: {difference.sentence()}"
         for environment in seen.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gates.agreement import disagreements
 from gates.evidence import Evidence, Unproved, attempt, deployed_member, losses_file, same_json
 from gates.verdict import Verdict, judged
 from tenure_protocol.codec import plain
@@ -24,6 +25,7 @@ def integrity(evidence: Evidence) -> Verdict:
                 snapshots += 1
                 problems += [who + item for item in attempt(_finished, evidence, ref)[1]]
             problems += [who + item for item in _files(evidence, member)]
+        problems += [who + item for item in disagreements(evidence, record)]
     problems += attempt(_bytes, evidence)[1]
     numbers: dict[str, float | str] = {"snapshots": float(snapshots)}
     return judged("integrity", problems, f"{snapshots} snapshots agree with the store", numbers)
@@ -134,9 +136,9 @@ def _contradictions(kind: str, spec: JobSpec, record: ModelRecord, member: Membe
         "config": record.config,
         "code": record.code,
         "data": record.data,
+        "seed": member.seed,
+        "parent": record.parent,
     }
-    if kind == "train":
-        expected |= {"seed": member.seed, "parent": record.parent}
     found = [
         f"its {name} is {getattr(spec, name)!r}, the record says {value!r}"
         for name, value in expected.items()

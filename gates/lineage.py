@@ -33,6 +33,7 @@ def parent(evidence: Evidence) -> Verdict:
     problems = []
     if found.generation != 1:
         problems.append(f"the parent {found.id} is of generation {found.generation}, not 1")
+    problems += [f"of the parent {found.id}: {problem}" for problem in _members(found)]
     for what, flag, judge in (
         ("metrics", found.passed_metrics, judge_metrics),
         ("backtest", found.passed_backtest, judge_backtest),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gates.promotion import judge_backtest, judge_metrics
-from tenure_protocol.codec import encode, plain
+from tenure_protocol.codec import canonical, encode, plain
 from tenure_protocol.fingerprint import FIELD_CLASSES, PINNED_DETERMINISM, pin
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
@@ -157,17 +157,21 @@ def _member(store: Store, wish: Wish, seed: int) -> Member:
         metrics[name] = MetricValue(value, other.direction, other.unit)
     evaluation, evaluated = snapshot(
         store,
-        spec(wish, "evaluate", seed, model=trained),
-        {f"losses/{name}.f64": row.astype("<f8").tobytes() for name, row in kept.items()},
+        spec(wish, "evaluate", seed, model=trained, requires=wish.requires),
+        {
+            "evaluation.json": canonical({"metrics": plain(metrics)}),
+            **{f"losses/{name}.f64": row.astype("<f8").tobytes() for name, row in kept.items()},
+        },
         wish.measured,
         {"metrics": plain(metrics)},
     )
+    verdict = {"score": wish.score, "passed": wish.passed, "reasons": []}
     backtest, _ = snapshot(
         store,
         spec(wish, "backtest", seed, model=trained, requires=wish.backtest_requires),
-        {"backtest.json": b"{}"},
+        {"backtest.json": canonical(verdict)},
         wish.measured,
-        {"score": wish.score, "passed": wish.passed, "reasons": []},
+        verdict,
     )
     return Member(
         seed=seed,

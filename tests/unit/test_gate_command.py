@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -9,20 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from assets.chain import STAGES, Chain
+from assets.gate_command import answer
 from gates.deploy import current
 from gates.lookup import retrains
+from gates.verdict import Verdict
 from gates.warrant import make_key
 from tenure.plan.file import load_plan
 from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
-from tenure_protocol.codec import encode, plain
+from tenure_protocol.codec import canonical, encode, plain
 from tenure_protocol.lease import keys
 from tenure_protocol.records import JobSpec, MetricValue, ModelRecord
-from tenure_protocol.store.api import Found, Store
+from tenure_protocol.store.api import Found, Store, StoreSilent
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
 from tests.record_builders import (
@@ -35,7 +39,7 @@ from tests.record_builders import (
     retrain,
     snapshot,
 )
-from tests.tenure_command import tenure
+from tests.tenure_command import complaint, tenure
 from tests.unit.test_cli import Ended
 
 PLAN = """\
@@ -50,6 +54,7 @@ promote: {metric: qlike, direction: minimize, margin: 0.05, min_score: 0.5}
 """
 CODE = """\
 from pathlib import Path
+from xml.etree import ElementTree
 
 class Study:
     def data_files(self):
@@ -97,11 +102,14 @@ def finish(store: Store, spec: JobSpec) -> None:
     elif spec.kind == "evaluate":
         losses = losses_of(spec.seed, shift=0.1 * int(str(spec.config["level"])))
         value = {METRIC: MetricValue(float(losses.mean()), "minimize", "nats")}
-        files = {f"losses/{METRIC}.f64": losses.astype("<f8").tobytes()}
+        files = {
+            f"losses/{METRIC}.f64": losses.astype("<f8").tobytes(),
+            "evaluation.json": canonical({"metrics": plain(value)}),
+        }
         snapshot(store, spec, files, MEASURED, {"metrics": plain(value)})
     else:
         result = {"score": 0.8, "passed": True, "reasons": []}
-        snapshot(store, spec, {"backtest.json": b"{}"}, MEASURED, result)
+        snapshot(store, spec, {"backtest.json": canonical(result)}, MEASURED, result)
 
 
 def build(folder: Path) -> House:
@@ -395,3 +403,125 @@ def test_a_store_that_can_only_be_read_suffices(
         assert answered(tenure("gate", "check", argument, "--json")) == (0, found.id, "")
     ended = tenure("deploy", found.id)
     assert ended.code == 2 and "cannot be written" in ended.err
+
+
+# ----------------------------------------------------------------------- the JUnit report
+
+
+def reported(path: Path) -> dict[str, tuple[str, str, str]]:
+    """Of each case that is against the model: what it is, its type and its sentence."""
+    return {
+        str(case.get("name")): (item.tag, str(item.get("type")), str(item.get("message")))
+        for case in ElementTree.parse(path).iter("testcase")
+        for item in case
+    }
+
+
+def test_a_report_says_what_the_answer_says(house: House) -> None:
+    parent = research(house.store)
+    record = retrain(house.store, parent)
+    file = house.folder / "reports" / "gate.xml"
+    plainly = tenure("gate", "check", parent.id, "--json")
+    ended = tenure("gate", "check", parent.id, "--json", "--junit", str(file))
+    assert (ended.code, ended.out, ended.err) == (1, plainly.out, "")
+    verdicts = ended.json["verdicts"]
+    assert isinstance(verdicts, list)
+    assert reported(file) == {
+        item["gate"]: ("failure", item["verdict"], item["reason"])
+        for item in verdicts
+        if item["verdict"] != "PASS"
+    }
+    numbers = {item["gate"]: item["numbers"] for item in verdicts}
+    assert numbers["generation"] == {"generation": 1.0}
+    assert tenure("gate", "check", record.id, "--junit", str(file)).code == 0
+    assert reported(file) == {}
+    assert [path.name for path in file.parent.iterdir()] == ["gate.xml"]
+
+
+def test_there_is_a_report_when_there_is_no_answer(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = retrain(house.store, research(house.store))
+    (house.folder / "no.json").write_text('{"experiment": 3}')
+    silent = DirectoryStore.read
+
+    def read(self: DirectoryStore, key: str) -> object:
+        if key.startswith("jobs/"):
+            raise StoreSilent("timeout")
+        return silent(self, key)
+
+    monkeypatch.setattr(DirectoryStore, "read", read)
+    cases = {record.id: (3, "StoreOutOfReach"), "no.json": (2, "UsageError")}
+    for name, (code, kind) in cases.items():
+        ended = tenure("gate", "check", name, "--junit", "gate.xml")
+        assert (ended.code, ended.out) == (code, "")
+        ((tag, found, words),) = reported(Path("gate.xml")).values()
+        assert (tag, found, f"tenure: {words}\n") == ("error", kind, ended.err)
+
+
+def test_a_report_that_cannot_be_written_is_a_sentence(house: House) -> None:
+    record = retrain(house.store, research(house.store))
+    for name in (record.id, "nonsense"):
+        ended = tenure("gate", "check", name, "--junit", str(house.plan / "gate.xml"))
+        assert ended.code == 2 and "the report " in ended.err and "cannot be written: " in ended.err
+
+
+def test_an_infinite_number_is_a_text() -> None:
+    found = answer(None, [Verdict("spread_mean", "BLOCK", "no", {"needed": float("inf")})])
+    assert json.dumps(found, allow_nan=False).count('"inf"') == 1
+
+
+# ------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"protocol": 99}, "speaks protocol 99"),
+        ({"more": 1}, "has the unknown field 'more'"),
+        ({"seeds": None}, "seeds"),
+    ],
+)
+def test_a_record_of_another_version_is_refused(
+    house: House, change: dict[str, object], words: str
+) -> None:
+    record = retrain(house.store, research(house.store))
+    value = json.loads(encode(record)) | change
+    (house.folder / "record.json").write_text(json.dumps(value))
+    for command in (["gate", "check", "record.json"], ["deploy", "record.json"]):
+        ended = complaint(*command)
+        assert ended.code == 2 and words in ended.err
+
+
+def test_seeds_of_both_generations_are_refused_in_the_plan(house: House) -> None:
+    house.plan.write_text(PLAN.replace("seeds: [11,", "seeds: [5,"))
+    ended = complaint("gate", "check", "plan.yaml")
+    assert ended.code == 2 and "retrain_seeds" in ended.err and "plan.yaml" in ended.err
+
+
+def test_a_key_that_others_can_read_deploys_nothing(house: House) -> None:
+    record = retrain(house.store, research(house.store))
+    (house.folder / "deploy.pem").chmod(0o644)
+    ended = complaint("deploy", record.id)
+    assert ended.code == 2 and "can be read by others (mode 0644)" in ended.err
+    assert current(house.store, EXPERIMENT) is None
+
+
+# ------------------------------------------------------------------------- Dagster's words
+
+
+def test_the_asset_check_says_what_the_command_says(house: House, found: ModelRecord) -> None:
+    """Of a model that is blocked in the command, by the check's own function."""
+    from assets.materialize import checked
+
+    ref = found.members[0].train
+    key = keys.snapshot(ref.job, ref.pointer) + "weights.bin"
+    overwrite(house.store, key, b"other weights")
+    verdicts = tenure("gate", "check", "plan.yaml", "--json").json["verdicts"]
+    shown = checked(house.chain().verdicts())
+    assert not shown.passed and shown.description is not None
+    assert isinstance(verdicts, list)
+    assert shown.description == ". ".join(
+        f"{item['gate']}: {item['verdict']}: {item['reason']}" for item in verdicts
+    )
+    assert f"the bytes of {key} are not those" in shown.description
