@@ -14,6 +14,7 @@ from typing import Literal
 from gates import promotion
 from gates.check import check_record
 from gates.evidence import Evidence
+from gates.repetition import repetition
 from gates.spread import spread
 from gates.verdict import Verdict, deployable
 from tenure.errors import Blocked, StoreOutOfReach
@@ -53,6 +54,10 @@ STAGES = (
     "pinned_backtest",
     "deployment",
 )
+
+#: The stage in the spec of the deployed seed's second training, which the stage pinned_retrain holds as
+#: well. Retries count ``run`` up, so that by its run alone it could be taken for one of the first's.
+REPETITION = "repetition"
 
 
 class Incomplete(Exception):
@@ -99,6 +104,7 @@ class Chain:
         self._clock = clock
         self._final: dict[str, Done] = {}  # what has ended can be remembered: it is final
         self._manifests: dict[str, Manifest] = {}  # by digest
+        self._repeated: tuple[ModelRecord, Verdict] | None = None
         code.add_code_path(settings.root)
         try:
             self._code = code.code_digest(plan.experiment)
@@ -149,16 +155,14 @@ class Chain:
                 self._demand_metrics()
                 return [self._of_model("backtest", stage, done) for done in self.done("training")]
             case "pinned_retrain":
-                return self._retrain_specs()
+                trainings = self._retrain_specs()
+                return [*trainings, replace(trainings[0], stage=REPETITION)]
             case "seed_spread":
-                return [
-                    self._of_model("evaluate", stage, done) for done in self.done("pinned_retrain")
-                ]
+                self._demand("pinned_retrain", [self.repetition()])
+                return [self._of_model("evaluate", stage, done) for done in self._retrains()]
             case "pinned_backtest":
-                self._demand(self.spread())
-                return [
-                    self._of_model("backtest", stage, done) for done in self.done("pinned_retrain")
-                ]
+                self._demand("seed_spread", self.spread())
+                return [self._of_model("backtest", stage, done) for done in self._retrains()]
             case "deployment":
                 self.second_generation()
                 return []
@@ -375,12 +379,22 @@ class Chain:
 
     def retrained(self, with_backtests: bool) -> ModelRecord:
         """The generation-2 record, before or after its backtests."""
-        parent = self.promoted()
-        trained = self.done("pinned_retrain")
         evaluations = self.evaluations(2)
-        backtests = self.backtests(2) if with_backtests else {}
+        return self._retrained(evaluations, self.backtests(2) if with_backtests else {})
+
+    def _retrained(
+        self, evaluations: Mapping[str, Done], backtests: Mapping[str, Done]
+    ) -> ModelRecord:
+        parent = self.promoted()
+        *trained, repeated = self.done("pinned_retrain")
         members = [self._member(done, evaluations, backtests) for done in trained]
+        first, environments = members[0]
+        members[0] = replace(first, repetition=repeated.ref), environments
         return self._record(parent.config, 2, members, parent.id)
+
+    def _retrains(self) -> list[Done]:
+        """The trainings of generation 2, one for each seed: all but the repetition."""
+        return self.done("pinned_retrain")[:-1]
 
     def second_generation(self) -> ModelRecord:
         """The finished generation-2 record; written to the store if kept."""
@@ -391,6 +405,19 @@ class Chain:
     def spread(self) -> list[Verdict]:
         """The verdicts of the seed_spread stage."""
         return spread(Evidence(self._store, self.retrained(with_backtests=False)))
+
+    def repetition(self) -> Verdict:
+        """Whether the training of the seed to be deployed gave the same bits twice.
+
+        What was compared never changes, so that once is enough: where bits differ, files are read whole.
+        """
+        record = self._retrained({}, {})
+        if self._repeated is not None and self._repeated[0] == record:
+            return self._repeated[1]
+        verdict = repetition(Evidence(self._store, record))
+        if verdict.numbers:  # else something could not be read, and may be put right
+            self._repeated = record, verdict
+        return verdict
 
     def verdicts(self) -> list[Verdict]:
         """Every gate's verdict on the generation-2 record."""
@@ -405,10 +432,10 @@ class Chain:
             )
             raise Blocked(f"metrics: no point of the grid passed ({reasons})")
 
-    def _demand(self, verdicts: Sequence[Verdict]) -> None:
+    def _demand(self, stage: str, verdicts: Sequence[Verdict]) -> None:
         if not deployable(verdicts):
             against = [f"{v.gate}: {v.reason}" for v in verdicts if v.verdict != "PASS"]
-            raise Blocked(f"seed_spread: {'; '.join(against)}")
+            raise Blocked(f"{stage}: {'; '.join(against)}")
 
     def _record(
         self,

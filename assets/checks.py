@@ -13,6 +13,7 @@ from assets.deployment import deployment, warranted
 from assets.materialize import Opener, checked, in_words
 from assets.metrics import metrics
 from assets.pinned_backtest import pinned_backtest
+from assets.pinned_retrain import pinned_retrain
 from assets.seed_spread import seed_spread
 from assets.stage import Context
 from gates.verdict import Verdict
@@ -41,6 +42,14 @@ def a_point_passes(
 ) -> dg.AssetCheckResult:
     """Some point of the grid passed its backtests and can be retrained."""
     return _judge(context, tenure, lambda ours: [verdicts.research_backtest(ours.chain)])
+
+
+@dg.asset_check(asset=pinned_retrain, blocking=True)
+def same_bits_again(
+    context: dg.AssetCheckExecutionContext, tenure: dg.ResourceParam[Opener]
+) -> dg.AssetCheckResult:
+    """The training of the seed to be deployed, done twice, gave the same bits."""
+    return _judge(context, tenure, lambda ours: [ours.chain.repetition()])
 
 
 @dg.asset_check(asset=seed_spread, blocking=True)
@@ -75,4 +84,12 @@ def warrant(
     return _judge(context, tenure, lambda ours: [warranted(ours)])
 
 
-CHECKS = [metrics_pass, a_point_passes, not_worse_than_parent, deployable, every_gate, warrant]
+CHECKS = [
+    metrics_pass,
+    a_point_passes,
+    same_bits_again,
+    not_worse_than_parent,
+    deployable,
+    every_gate,
+    warrant,
+]

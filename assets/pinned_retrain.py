@@ -1,4 +1,7 @@
-"""The promoted config is trained again, with fresh seeds, in an environment pinned to its parent's."""
+"""The promoted config is trained again, with fresh seeds, in an environment pinned to its parent's.
+
+The training of the seed to be deployed is done twice: the same bits must come out.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +10,7 @@ import dagster as dg
 from assets.backtest import backtest
 from assets.chain import Done
 from assets.curves import loss_picture
-from assets.facts import Cell, Facts, Table, Tree, jobs, point_words
+from assets.facts import Cell, Facts, Table, Tree, jobs, point_words, verdict_table
 from assets.launches import launches
 from assets.materialize import GROUP, Opener, experiments, played
 from assets.stage import Context
@@ -19,15 +22,17 @@ _LONGEST_VALUE = 120  # characters of a field in a table; the requirement itself
 
 
 def describe(context: Context, done: Sequence[Done]) -> Facts:
-    """The parent, the required environment, what was measured, and the loss."""
+    """The parent, the required environment, what was measured, the loss, and the repetition."""
     parent = context.chain.promoted()
     requires = done[0].spec.requires or {}
+    repetition = context.chain.repetition()
     measured = {environment_digest(one.manifest.fingerprint): one for one in done}
     return {
         "summary": (
-            f"{len(done)} seeds of {point_words(parent.config)} in the environment "
-            f"{environment_digest(requires)}"
+            f"{len(done) - 1} seeds of {point_words(parent.config)} in the environment "
+            f"{environment_digest(requires)}; repetition: {repetition.verdict}: {repetition.reason}"
         ),
+        "verdicts": verdict_table([repetition]),
         "parent": parent.id,
         "config": point_words(parent.config),
         "loss_curve": loss_picture(context, done),

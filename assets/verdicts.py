@@ -14,7 +14,7 @@ from tenure.errors import Blocked
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.records import ModelRecord
 
-#: Every gate in the order in which a plan meets it; the last thirteen are those of check_record.
+#: Every gate in the order in which a plan meets it; the last fourteen are those of check_record.
 GATES = (
     "research_metrics",
     "research_backtest",
@@ -25,6 +25,7 @@ GATES = (
     "jobs",
     "pinned",
     "measured",
+    "repetition",
     "spread_mean",
     "spread_variance",
     "spread_worst_seed",
@@ -81,6 +82,7 @@ def so_far(chain: Chain) -> list[Verdict]:
     asks: list[Callable[[], list[Verdict]]] = [
         lambda: [research_metrics(chain)],
         lambda: [research_backtest(chain)],
+        lambda: [chain.repetition()],
         chain.spread,
         chain.verdicts,
     ]

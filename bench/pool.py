@@ -221,7 +221,9 @@ def kept(path: Path) -> dict[tuple[int, Policy], Week]:
                 raise SystemExit(f"{path}:{number} is a week of other code; name another file")
             week = Week(**{**said, "broken": tuple(said["broken"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SystemExit(f"{path}:{number} holds no week ({error}); name another file") from None
+            raise SystemExit(
+                f"{path}:{number} holds no week ({error}); name another file"
+            ) from None
         found[week.seed, week.policy] = week
     return found
 

@@ -70,7 +70,7 @@ def _cards(evidence: Evidence, record: ModelRecord) -> list[str]:
     before, _ = attempt(evidence.parent) if record.generation == 2 else (None, [])
     taken: dict[int, str] = {}
     for member in (*record.members, *(before.members if before else ())):
-        for ref in (member.train, member.evaluation, member.backtest_job):
+        for ref in (member.train, member.repetition, member.evaluation, member.backtest_job):
             spec = attempt(evidence.spec, ref.job)[0] if ref is not None else None
             if spec is not None:
                 taken.setdefault(spec.cards, spec.id)
@@ -86,6 +86,11 @@ def _of_member(evidence: Evidence, member: Member) -> Iterator[str]:
             yield from attempt(_place, evidence, ref)[1]
             yield from attempt(_witness, evidence, ref)[1]
             yield from attempt(_passed_over, evidence, ref)[1]
+    if (
+        again := member.repetition
+    ) is not None:  # a second run of the same, so none was passed over
+        yield from attempt(_place, evidence, again)[1]
+        yield from attempt(_witness, evidence, again)[1]
     yield from attempt(_measured, evidence, member)[1]
     yield from _flag(evidence, member)
     if member.evaluation is not None:

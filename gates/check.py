@@ -6,6 +6,7 @@ from gates.environment import measured, pinned
 from gates.evidence import Evidence
 from gates.integrity import integrity, jobs
 from gates.lineage import generation, lineage, parent
+from gates.repetition import repetition
 from gates.score import backtest, score
 from gates.spread import spread
 from gates.verdict import Verdict
@@ -28,6 +29,7 @@ def check_record(store: Store, record: ModelRecord) -> list[Verdict]:
         jobs(evidence),
         pinned(evidence),
         measured(evidence),
+        repetition(evidence),
         *spread(evidence),
         backtest(evidence),
         score(evidence),

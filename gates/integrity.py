@@ -14,16 +14,21 @@ from tenure_protocol.records import (
     environment_digest,
 )
 
+_TRAININGS = ("train", "repetition")
+
 
 def integrity(evidence: Evidence) -> Verdict:
-    """Record, witnesses, manifests and files agree by digest, down to the bytes to be deployed."""
+    """Record, witnesses, manifests and files agree by digest, down to the bytes to be deployed.
+
+    And to those of the repetition: a job whose files are not what it said has repeated nothing.
+    """
     problems = attempt(evidence.stored)[1]
     snapshots = 0
     for who, record in _generations(evidence):
         for member in record.members:
             for ref in _references(member):
                 snapshots += 1
-                problems += [who + item for item in attempt(_finished, evidence, ref)[1]]
+                problems += [who + item for item in attempt(evidence.finished, ref)[1]]
             problems += [who + item for item in _files(evidence, member)]
         problems += [who + item for item in disagreements(evidence, record)]
     problems += attempt(_bytes, evidence)[1]
@@ -62,23 +67,12 @@ def _by_kind(member: Member) -> tuple[tuple[str, SnapshotRef | None], ...]:
         ("train", member.train),
         ("evaluate", member.evaluation),
         ("backtest", member.backtest_job),
+        *((("repetition", member.repetition),) if member.repetition else ()),
     )
 
 
 def _references(member: Member) -> list[SnapshotRef]:
     return [ref for _, ref in _by_kind(member) if ref is not None]
-
-
-def _finished(evidence: Evidence, ref: SnapshotRef) -> None:
-    """A snapshot that its job finished with: nothing else is a result. Raises Unproved."""
-    witness = evidence.witness(evidence.spec(ref.job))
-    if witness.phase != "finished":
-        raise Unproved(f"job {ref.job} is {witness.phase}, not finished")
-    if witness.exit_code != 0:
-        raise Unproved(f"job {ref.job} ended with exit code {witness.exit_code}, not 0")
-    if witness.pointer != ref.pointer:
-        raise Unproved(f"job {ref.job} finished with another snapshot than the record names")
-    evidence.manifest(ref)
 
 
 def _files(evidence: Evidence, member: Member) -> list[str]:
@@ -107,11 +101,14 @@ def _bytes(evidence: Evidence) -> None:
         raise Unproved(f"seed {member.seed}, which is to be deployed, has no files")
     for name, entry in member.files.items():
         evidence.verify_bytes(member.train, name, entry)
+    if member.repetition is not None:
+        for name, entry in evidence.manifest(member.repetition).files.items():
+            evidence.verify_bytes(member.repetition, name, entry, "its manifest")
 
 
 def _same_result(evidence: Evidence, kind: str, spec: JobSpec, member: Member) -> None:
     """The numbers a job finished with are those of the record. Raises Unproved."""
-    if kind == "train":
+    if kind in _TRAININGS:
         return
     result = evidence.witness(spec).result or {}
     if kind == "evaluate" and not same_json(result.get("metrics"), plain(member.metrics)):
@@ -129,7 +126,7 @@ def _same_result(evidence: Evidence, kind: str, spec: JobSpec, member: Member) -
 def _contradictions(kind: str, spec: JobSpec, record: ModelRecord, member: Member) -> list[str]:
     """Where a spec and what the record says of it differ, in words."""
     expected: dict[str, object] = {
-        "kind": kind,
+        "kind": "train" if kind in _TRAININGS else kind,
         "experiment": record.experiment,
         "generation": record.generation,
         "entry_point": record.entry_point,
@@ -144,9 +141,9 @@ def _contradictions(kind: str, spec: JobSpec, record: ModelRecord, member: Membe
         for name, value in expected.items()
         if not same_json(plain(getattr(spec, name)), plain(value))
     ]
-    if kind != "train" and spec.model != member.train:
+    if kind not in _TRAININGS and spec.model != member.train:
         found.append(f"it is about another model than that of seed {member.seed}")
-    if kind == "train":
+    if kind in _TRAININGS:
         required = environment_digest(spec.requires) if spec.requires is not None else None
         if required != member.requires:
             found.append(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -149,7 +150,8 @@ class OwnProcessRunner:
             if not leaders:
                 self._take_slot(job)
             found = leaders[0] if leaders else self._spawn(job)
-        handle = {"pid": found.pid, "started": _started(found.pid)}
+        # the host for people and for the gate of the repetition: one machine or two
+        handle = {"pid": found.pid, "started": _started(found.pid), "host": platform.node()}
         return Receipt((job.job_id,), self._name, job.name, "cpu", at_s, handle)
 
     def release(self, receipt: Receipt) -> Settlement:

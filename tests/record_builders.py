@@ -94,6 +94,7 @@ class Wish:
     score: float = 0.8
     passed: bool = True
     deployable: bool = True
+    again: Mapping[str, object] = field(default_factory=dict)  # of the repetition's spec
 
 
 def research(store: Store, **changes: object) -> ModelRecord:
@@ -121,7 +122,7 @@ def build(store: Store, wish: Wish) -> ModelRecord:
         code=wish.code,
         data=wish.data,
         seeds=wish.seeds,
-        members=tuple(_member(store, wish, seed) for seed in wish.seeds),
+        members=_members(store, wish),
         environments={
             environment_digest(item): dict(item)
             for item in (wish.requires, wish.measured)
@@ -144,10 +145,25 @@ def put(store: Store, record: ModelRecord) -> ModelRecord:
     return record
 
 
+def _members(store: Store, wish: Wish) -> tuple[Member, ...]:
+    """One for each seed; of generation 2 the first, which would be deployed, has its repetition."""
+    first, *others = (_member(store, wish, seed) for seed in wish.seeds)
+    if wish.generation == 2:
+        training = spec(wish, "train", first.seed, requires=wish.requires)
+        again = replace(training, **{"stage": "repetition", **wish.again})  # type: ignore[arg-type]
+        repeated, _ = snapshot(store, again, weights_of(wish, first.seed), wish.measured)
+        first = replace(first, repetition=repeated)
+    return first, *others
+
+
+def weights_of(wish: Wish, seed: int) -> dict[str, bytes]:
+    """The files of a trained model."""
+    return {"weights.bin": f"weights of {wish.generation}/{seed}".encode()}
+
+
 def _member(store: Store, wish: Wish, seed: int) -> Member:
     train = spec(wish, "train", seed, requires=wish.requires)
-    weights = f"weights of {wish.generation}/{seed}".encode()
-    trained, files = snapshot(store, train, {"weights.bin": weights}, wish.measured)
+    trained, files = snapshot(store, train, weights_of(wish, seed), wish.measured)
     losses = wish.losses(seed)
     kept = {METRIC: losses} | {n: o.losses(seed) for n, o in wish.others.items() if o.kept}
     metrics = {METRIC: MetricValue(float(losses.mean()), "minimize", "nats")}

@@ -306,7 +306,7 @@ def test_run_attaches_to_a_finished_chain_and_shows_it_again(
     said = json.loads(capsys.readouterr().out)
     assert said["plan"] == "quick"
     assert [(s["stage"], s["state"]) for s in said["stages"]] == [(s, "done") for s in STAGES]
-    assert [s["jobs"] for s in said["stages"]] == [3, 3, 3, 3, 3, 3, 0]
+    assert [s["jobs"] for s in said["stages"]] == [3, 3, 3, 4, 3, 3, 0]
     assert [v["gate"] for v in said["verdicts"]] == list(GATES)
     assert {v["verdict"] for v in said["verdicts"]} == {"PASS"}
     deployed = current(place.store, "quick")
@@ -339,14 +339,19 @@ def check_metadata(instance: dg.DagsterInstance) -> None:
         (row,) = shown[stage]["environments"].records  # type: ignore[attr-defined]
         assert row.data["jobs_ended_in_it"] == 3 and row.data["differences"] == 0
         assert "environment_warning" not in shown[stage]
+    assert "repetition: PASS: " in str(shown["pinned_retrain"]["summary"])
+    (row,) = shown["pinned_retrain"]["verdicts"].records  # type: ignore[attr-defined]
+    assert (row.data["gate"], row.data["verdict"]) == ("repetition", "PASS")
+    assert "they ran on one machine" in row.data["reason"]
     for stage in STAGES[:-1]:
-        assert len(shown[stage]["job_table"].records) == 3  # type: ignore[attr-defined]
+        jobs = 4 if stage == "pinned_retrain" else 3  # with the repetition
+        assert len(shown[stage]["job_table"].records) == jobs  # type: ignore[attr-defined]
         assert len(shown[stage]["launch_history"].records) >= 3  # type: ignore[attr-defined]
         assert str(shown[stage]["timeline"]).startswith("![")
     assert shown["deployment"]["experiment_costs"].records  # type: ignore[attr-defined]
     (row,) = shown["metrics"]["promoted_metric"].records  # type: ignore[attr-defined]
     assert (row.data["seeds"], row.data["difference_to_baseline"]) == (3, 0.0)
-    assert len(shown["pinned_backtest"]["verdicts"].records) == 13  # type: ignore[attr-defined]
+    assert len(shown["pinned_backtest"]["verdicts"].records) == 14  # type: ignore[attr-defined]
 
 
 def test_an_impossible_margin_ends_blocked_and_says_why(

@@ -90,10 +90,10 @@ def test_a_chain_over_a_bucket(
     place = moved_into(seaweed().url(uuid4().hex), played.place, tmp_path / "bucket")
     store = place.store
     before = {row.key: row.etag for row in store.list(keys.WITNESSES)}
-    assert len(before) == 15
+    assert len(before) == 16
     play_and_show_again(place, store)
     after = {row.key: row.etag for row in store.list(keys.WITNESSES)}
-    assert len(after) == 18 and before.items() <= after.items()  # three workers, no more
+    assert len(after) == 19 and before.items() <= after.items()  # three workers, no more
 
 
 @pytest.mark.soak

@@ -98,7 +98,12 @@ class House:
 
 def finish(store: Store, spec: JobSpec) -> None:
     if spec.kind == "train":
-        snapshot(store, spec, {"weights.bin": spec.id.encode()}, MEASURED)
+        snapshot(
+            store,
+            spec,
+            {"weights.bin": f"{spec.config} {spec.seed} {spec.generation}".encode()},
+            MEASURED,
+        )
     elif spec.kind == "evaluate":
         losses = losses_of(spec.seed, shift=0.1 * int(str(spec.config["level"])))
         value = {METRIC: MetricValue(float(losses.mean()), "minimize", "nats")}

@@ -43,8 +43,8 @@ from tests.record_builders import (
 )
 
 GATES = [
-    "generation", "parent", "lineage", "integrity", "jobs", "pinned", "measured", "spread_mean",
-    "spread_variance", "spread_worst_seed", "spread_examples", "backtest", "score",
+    "generation", "parent", "lineage", "integrity", "jobs", "pinned", "measured", "repetition",
+    "spread_mean", "spread_variance", "spread_worst_seed", "spread_examples", "backtest", "score",
 ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_a_warrant_says_what_was_proved(
     assert statement.predicate["parent"] == record.parent
     assert statement.predicate["environment"] == member.requires
     gates = statement.predicate["gates"]
-    assert isinstance(gates, list) and len(gates) == 13
+    assert isinstance(gates, list) and len(gates) == 14
 
 
 def test_a_blocked_model_gets_no_warrant(store: MemoryStore, key: DeployKey) -> None:

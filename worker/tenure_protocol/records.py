@@ -481,6 +481,7 @@ class Member:
     losses: dict[str, FileEntry] = field(default_factory=dict)  # files of the evaluation snapshot
     backtest_job: SnapshotRef | None = None
     backtest: BacktestValue | None = None
+    repetition: SnapshotRef | None = None  # the same training once more; of the deployed one alone
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from tenure_worker.claim import claim, patiently, read_spec, refuse
 from tenure_worker.exits import EXIT_CODES, Stopped
 from tenure_worker.experiment import Experiment
 from tenure_worker.gang import Follower, Gang, follow, lead, note_exit
+from tenure_worker.snapshot import seed_generators
 from tenure_worker.tenure import Tenure
 from tenure_worker.wall import Wall
 
@@ -131,6 +132,7 @@ def work(
             if wall is not None:
                 wall.guards(tenure)
             with _Tee(tenure):
+                seed_generators(spec.seed)  # before the experiment's own import, which may draw
                 experiment = _experiment(spec, store, tenure)
                 _same_data(spec, experiment)
                 result = stages.run(tenure, experiment)
@@ -147,6 +149,7 @@ def _train(spec: JobSpec, rank: Follower, gang: Gang) -> None:
     """What a rank beside rank 0 runs; its result is rank 0's to give."""
     if _fetches():
         gang.wait_for(_DATA_IS_HERE)
+    seed_generators(spec.seed)
     experiment = code.load_experiment(spec.entry_point)
     experiment.train(cast(Tenure, rank), spec.config, spec.seed)
 

@@ -79,6 +79,27 @@ def fetch(
 # ------------------------------------------------------------------- exact training state (torch)
 
 
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch, those that are installed.
+
+    They begin with entropy of the machine otherwise, and a training that draws from one of them, or
+    saves its state, would never give the same bits twice.
+    """
+    random.seed(seed)
+    try:
+        import numpy as np
+
+        np.random.seed(seed % 2**32)  # the range it takes
+    except ImportError:
+        pass
+    try:
+        import torch
+
+        torch.manual_seed(seed % 2**63)
+    except (ImportError, OSError):  # OSError: a shared library of it is missing
+        pass
+
+
 def save_torch(folder: Path, **objects: object) -> None:
     """Write ``objects`` and the state of every random generator, so that a resume is exact.
 

@@ -69,8 +69,12 @@ def log(job: str, attempt_number: int, chunk: int) -> str:
     return f"{attempt(job, attempt_number)}log/{chunk:06d}.txt"
 
 
+def launches(job: str) -> str:
+    return f"jobs/{job}/launches/"
+
+
 def launch(job: str, number: int) -> str:
-    return f"jobs/{job}/launches/{number:05d}/"
+    return f"{launches(job)}{number:05d}/"
 
 
 def intent(job: str, number: int) -> str:
