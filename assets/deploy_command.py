@@ -17,6 +17,7 @@ from gates.slots import check_deployment_name
 from gates.trust import load_trust
 from gates.verification import Verification, answer, verify_deployment
 from tenure.cli.workplace import Config, Json
+from tenure.dispatch.deploy_store import open_deploy_store
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.notify.notifier import Notifier
@@ -86,7 +87,8 @@ def rollback(
     trust = load_trust(settings)
     store = open_settings_store(settings)
     try:
-        done = roll_back(store, name, trust, to, head=KnownHead.of(settings), by=by, reason=reason)
+        ours, head = open_deploy_store(settings, store), KnownHead.of(settings)
+        done = roll_back(ours, name, trust, to, head=head, by=by, reason=reason)
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
     except Corrupt as error:

@@ -29,7 +29,7 @@ def deploy(context: Context) -> Deployment:
     notifier = context.dispatcher.notifier
     try:
         done = gate.deploy(
-            context.store,
+            context.deploy_store() if context.deploy_store else context.store,
             record,
             _key(context),
             name,

@@ -19,6 +19,7 @@ from gates.check import check_record
 from gates.lookup import find_record, retrains
 from gates.verdict import Verdict, deployable
 from tenure.cli.workplace import Config
+from tenure.dispatch.deploy_store import open_deploy_store
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.notify.notifier import Notifier
@@ -135,7 +136,7 @@ def deploy(
         found = _of_plan(store, plan, settings) if plan else find_record(record, store)
         key, trust = load_signer(settings)
         done = deployment.deploy(
-            store,
+            open_deploy_store(settings, store),
             found,
             key,
             name or found.experiment,

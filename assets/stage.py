@@ -33,6 +33,7 @@ class Context:
     report: Report | None = None
     deploy_key: Callable[[], DeployKey] | None = None  # called by the last stage alone
     trust: Callable[[], Trust] | None = None  # whose warrants are believed: public keys alone
+    deploy_store: Callable[[], Store] | None = None  # as the last stage alone may write it
     head: KnownHead | None = None  # what this machine remembers of the log of warrants
 
 

@@ -18,6 +18,7 @@ from gates.warrant import DeployKey, load_deploy_key
 from pipelines.bucket import Bucket
 from pipelines.plays import Play
 from tenure.bad_input import did_you_mean
+from tenure.dispatch.deploy_store import open_deploy_store
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.registry import build_dispatcher, open_settings_store
 from tenure.errors import UsageError
@@ -94,6 +95,7 @@ class Workshop:
             self._report,
             deploy_key=self._key,
             trust=self._trust,
+            deploy_store=lambda: open_deploy_store(self.settings, self.store),
             head=KnownHead.of(self.settings),
         )
 

@@ -135,7 +135,6 @@ def test_it_gives_a_folder_with_the_files_of_the_warrant(
 
 def test_what_the_deployment_step_deploys_is_loaded(world: World) -> None:
     """Nothing of it made by hand: gates/ signs, logs and moves, the live side proves and loads."""
-    pytest.importorskip("gates.slots", reason="before slots a warrant held no environments")
     from gates.deploy import deploy
 
     done = deploy(world.store, world.record, world.key, NAME)
