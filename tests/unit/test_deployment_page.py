@@ -10,10 +10,12 @@ from typing import cast
 import pytest
 
 from assets.chain import Chain
+from assets.deployment import deploy as deploy_step
 from assets.deployment import deployment_facts, warranted
 from assets.facts import Facts, Table
 from assets.materialize import materialized
 from assets.stage import Context
+from gates.deploy import current as gate_current
 from gates.deploy import deploy
 from gates.rollback import rollback
 from gates.trust import Trust
@@ -66,7 +68,7 @@ def test_the_page_shows_slots_history_key_and_gates(key: DeployKey) -> None:
     ]
     assert facts["key"] == key.public.id
     gates = rows(facts, "gates")
-    assert len(gates) == 13 and {row["verdict"] for row in gates} == {"PASS"}
+    assert len(gates) == 14 and {row["verdict"] for row in gates} == {"PASS"}
     assert materialized(facts, ["x"]).metadata
 
 
@@ -100,3 +102,24 @@ def test_the_check_believes_trusted_keys_and_reads_no_private_one(key: DeployKey
     assert said.verdict == "BLOCK" and "revoked here" in said.reason
     with pytest.raises(UsageError, match="told of no trusted key"):
         warranted(context)
+
+
+def test_the_step_writes_into_the_store_that_it_alone_opens(key: DeployKey) -> None:
+    """Which is the same store with other credentials; here another one, so that it shows."""
+    store, own = MemoryStore(), MemoryStore()
+    record, _ = two(store)
+    two(own)
+    chain = SimpleNamespace(plan=SimpleNamespace(name="vol"), second_generation=lambda: record)
+    dispatcher = cast(Dispatcher, SimpleNamespace(notifier=None))
+    trust = Trust.only(key.public)
+    context = Context(
+        store,
+        cast(Chain, chain),
+        dispatcher,
+        SYSTEM,
+        deploy_key=lambda: key,
+        trust=lambda: trust,
+        deploy_store=lambda: own,
+    )
+    done = deploy_step(context)
+    assert gate_current(own, "vol") == done and gate_current(store, "vol") is None

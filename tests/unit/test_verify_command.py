@@ -125,3 +125,21 @@ def test_a_store_that_ends_with_the_process_leaves_no_memory(
     settings = load_settings(tmp_path / "tenure.toml", environ={"TENURE_STORE": "memory:x"})
     assert KnownHead.of(settings) is None
     assert KnownHead.of(load_settings(tmp_path / "tenure.toml", environ={})) is not None
+
+
+def test_who_deploys_and_rolls_back_uses_the_deployment_steps_own_credentials(
+    records: tuple[ModelRecord, ModelRecord], tmp_path: Path
+) -> None:
+    """Named for a store that is no bucket they cannot be used, so nothing goes on without them."""
+    first, second = records
+    for record in (first, second):
+        assert tenure("deploy", record.id).code == 0
+    settings = tmp_path / "tenure.toml"
+    text = settings.read_text()
+    settings.write_text(text.replace("[gates]\n", '[gates]\ncredentials = "env:MINE"\n'))
+    before = (tmp_path / "store" / keys.deployment("vol")).read_bytes()
+    for command in (("deploy", first.id), ("rollback", "vol")):
+        ended = tenure(*command)
+        assert ended.code == 2
+        assert "credentials of its own are for a store in a bucket" in ended.err
+    assert (tmp_path / "store" / keys.deployment("vol")).read_bytes() == before
