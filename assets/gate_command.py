@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assets.chain import Chain, Incomplete
+from assets.repetition_command import repetition
 from gates.check import check_record
 from gates.lookup import find_record, retrains
 from gates.verdict import Verdict, deployable
@@ -44,6 +45,9 @@ Record = Annotated[
 @app.callback()
 def gate() -> None:
     """May a model be deployed? Every gate answers with a sentence."""
+
+
+app.command("repetition")(repetition)
 
 
 @app.command("check")
