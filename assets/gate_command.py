@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assets.chain import Chain, Incomplete
+from assets.repetition_command import repetition
 from gates import junit
 from gates.check import check_record
 from gates.lookup import find_record, retrains
@@ -47,6 +48,9 @@ Record = Annotated[
 @app.callback()
 def gate() -> None:
     """May a model be deployed? Every gate answers with a sentence."""
+
+
+app.command("repetition")(repetition)
 
 
 @app.command("check")
