@@ -128,7 +128,7 @@ def deploy(
     reason: Annotated[str | None, typer.Option(help="Why, for the history.")] = None,
     config: Config = None,
 ) -> None:
-    """Ask every gate again, sign the warrant, and make the model live."""
+    """Ask every gate again, sign a warrant, make the model live."""
     from gates import deploy as deployment
     from gates.head import KnownHead
     from gates.trust import load_signer

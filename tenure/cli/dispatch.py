@@ -43,7 +43,7 @@ def dispatch(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Launch and watch jobs until Ctrl-C, and print each new decision."""
+    """Launch and watch jobs until Ctrl-C; print new decisions."""
     place = open_workplace(config)
     dispatcher = build_dispatcher(place.settings, place.store)
     story = Story(dispatcher)

@@ -39,7 +39,7 @@ Against = Annotated[
 
 
 def fingerprint(against: Against = None, as_json: Json = False, config: Config = None) -> None:
-    """Measure this machine as a worker would; with --against, list how it differs.
+    """Measure this machine as a worker would, or how it differs.
 
     Exit code 1 when a job pinned to the other environment would refuse here.
     """

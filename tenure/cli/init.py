@@ -27,7 +27,7 @@ def init(
     ] = Path(),
     name: Annotated[str, typer.Option(help="Of the plan and of its experiment.")] = "first",
 ) -> None:
-    """Write settings, a key, a plan and an experiment that run as is.
+    """Write settings, a key, a plan and an experiment that run.
 
     Whatever is there already stays as it is.
     """

@@ -19,7 +19,7 @@ def key(
         bool, typer.Option("--show", help="Make nothing: tell the id of PATH's public half.")
     ] = False,
 ) -> None:
-    """Make a deploy key: PATH (mode 600), its public half in PATH.pub."""
+    """Make a deploy key: PATH (mode 600), public half PATH.pub."""
     from tenure.deploy_key import key_id, read_public, write_key
 
     path = path.expanduser()

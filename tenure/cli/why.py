@@ -60,7 +60,7 @@ class Answer:
 
 
 def why(job: JobName, as_json: Json = False, config: Config = None) -> None:
-    """Tell the last decision about a job, and what it waits for now."""
+    """Tell the last decision about a job, and what it waits for."""
     place = open_workplace(config)
     with screen.working("reading the job"):
         answer = explain(place, find_job(place, job))

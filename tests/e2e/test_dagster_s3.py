@@ -125,7 +125,8 @@ def test_the_daemon_plays_a_chain_over_a_bucket_and_shows_it_again(
 def moved_into(url: str, played: Place, folder: Path) -> Place:
     """A played store in a bucket, as it was before its last stage with jobs began."""
     place = over(url, folder)
-    shutil.copy(played.folder / "deploy.key", place.folder)
+    for half in ("deploy.key", "deploy.key.pub"):
+        shutil.copy(played.folder / half, place.folder)
     redone = {spec.id for spec in played.chain().specs("pinned_backtest")}
     left_out = ("store/", "deployments/", "warrants/")
     there, here = played.store, place.store

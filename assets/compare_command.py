@@ -52,7 +52,9 @@ def compare(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Is a difference larger than the seeds' noise; is a platform's deviation (--by card) a fault?
+    """Is a difference larger than the noise of the seeds?
+
+    With ``--by card``: is the deviation of a platform a fault?
 
     Exit code 0: answered, 1: with --by, a fault was found, 2: bad input, 3: store out of reach.
     """
