@@ -719,7 +719,7 @@ def test_the_command_refuses_what_is_no_repetition(house: DirectoryStore) -> Non
     ("witness", "words"),
     [
         ({"exit_code": 1}, "is finished with code 1: only what"),
-        ({"phase": "released", "exit_code": None}, "is released: only what"),
+        ({"phase": "released", "exit_code": 0}, "is released: only what"),
     ],
 )
 def test_the_command_says_when_a_job_has_no_result(
