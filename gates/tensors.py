@@ -24,7 +24,7 @@ MOST_HEADER_BYTES = 16 << 20  # of a header or a directory, which is read at onc
 TENSOR_SUFFIXES = (".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin", ".ckpt")
 _SAFETENSORS = ".safetensors"
 _MOST_NPY_HEADER = 10_000  # numpy's own limit of what it evaluates
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # APPNOTE.TXT 4.3.7: signature, lengths of name and extra
+_LOCAL_HEADER = struct.Struct("<26xHH")  # APPNOTE.TXT 4.3.7: at its end, lengths of name and extra
 _ZIP, _NPY = b"PK\x03\x04", b"\x93NUMPY"
 
 
@@ -117,10 +117,8 @@ def _zip(size: int, read: Read) -> list[Part]:
         local = read(info.header_offset, _LOCAL_HEADER.size) if info.header_offset >= 0 else b""
         if len(local) < _LOCAL_HEADER.size:
             return []
-        signature, name_chars, extra = _LOCAL_HEADER.unpack(local)
+        name_chars, extra = _LOCAL_HEADER.unpack(local)
         start = info.header_offset + _LOCAL_HEADER.size + name_chars + extra
-        if signature != _ZIP or start + info.compress_size > size:
-            return []
         is_array = info.filename.endswith(".npy")
         name = f"array {info.filename.removesuffix('.npy')}" if is_array else info.filename
         packed = f", packed to {info.compress_size}" if info.compress_type else ""

@@ -194,3 +194,17 @@ def test_a_snapshot_holds_what_it_was_given(tmp_path: Path) -> None:
     assert torch.equal(found["tensor"], tensor)  # type: ignore[arg-type]
     assert found["words"] == ["a", "b"] and found["nested"] == {"x": [1, 2.5, None, True]}
     assert (torch.rand(2).tolist(), random.random(), np.random.rand()) == drawn
+
+
+@pytest.mark.parametrize("seed", [0, 7, -3, 2**40, 2**70])
+def test_a_seed_decides_what_every_global_generator_draws(seed: int) -> None:
+    def drawn() -> tuple[float, float, float]:
+        snapshot.seed_generators(seed)
+        return random.gauss(0, 1), float(np.random.normal()), float(torch.rand(()))
+
+    first = drawn()
+    snapshot.seed_generators(seed + 1)
+    assert drawn() == first
+    snapshot.seed_generators(seed + 1)
+    other = random.gauss(0, 1), float(np.random.normal()), float(torch.rand(()))
+    assert all(one != two for one, two in zip(first, other, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -454,13 +455,29 @@ def test_what_is_not_understood_is_compared_as_a_file() -> None:
     for ours, file in (
         (safetensors(weights())[:-1], "m.safetensors"),  # a tensor beyond the end
         (b"\xff" * 32, "m.safetensors"),
+        (headed({"w": {"dtype": "F32", "data_offsets": ["a", 4]}}), "m.safetensors"),
+        (headed({"w": {"dtype": "F32", "data_offsets": [4, 0]}}), "m.safetensors"),
+        (headed({"w": [0, 4]}), "m.safetensors"),
         (b"\x08" + b"\0" * 7 + b"[1,2,3] ", "m.safetensors"),
         (b"\x93NUMPY\x03\x00" + b"\0" * 20, "w.npy"),
         (b"PK\x03\x04" + b"\0" * 40, "state.pt"),
         (_PT[:-4], "state.pt"),
+        (_misplaced(_PT), "state.pt"),
         (b"", "m.safetensors"),
     ):
         assert f"file {file} has digest" in names(ours, b"other", file)
+
+
+def headed(header: object) -> bytes:
+    """Four bytes of data under such a header of safetensors."""
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"data"
+
+
+def _misplaced(archive: bytes) -> bytes:
+    """Its directory says that the first entry begins two bytes before the end of the file."""
+    at = archive.index(b"PK\x01\x02") + 42  # APPNOTE.TXT 4.3.12
+    return archive[:at] + (len(archive) - 2).to_bytes(4, "little") + archive[at + 4 :]
 
 
 def test_headers_are_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -702,7 +719,7 @@ def test_the_command_refuses_what_is_no_repetition(house: DirectoryStore) -> Non
     ("witness", "words"),
     [
         ({"exit_code": 1}, "is finished with code 1: only what"),
-        ({"phase": "released", "exit_code": None}, "is released: only what"),
+        ({"phase": "released", "exit_code": 0}, "is released: only what"),
     ],
 )
 def test_the_command_says_when_a_job_has_no_result(
