@@ -13,7 +13,7 @@ from typing import Literal
 
 from gates import promotion
 from gates.check import check_record
-from gates.evidence import Evidence
+from gates.evidence import Evidence, losses_of
 from gates.repetition import repetition
 from gates.spread import spread
 from gates.verdict import Verdict, deployable
@@ -27,7 +27,6 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import read_witness
 from tenure_protocol.records import (
     BacktestValue,
-    FileEntry,
     JobSpec,
     JudgedMetric,
     Manifest,
@@ -42,7 +41,7 @@ from tenure_protocol.records import (
 )
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
-from tenure_worker import code, stages
+from tenure_worker import code
 from tenure_worker.snapshot import read_manifest
 
 STAGES = (
@@ -489,7 +488,7 @@ class Chain:
             measured=tuple(measured),
             evaluation=evaluation.ref if evaluation else None,
             metrics=_metrics(evaluation) if evaluation else {},
-            losses=_losses(evaluation) if evaluation else {},
+            losses=losses_of(evaluation.manifest.files) if evaluation else {},
             backtest_job=tested.ref if tested else None,
             backtest=_backtest(tested) if tested else None,
         )
@@ -548,15 +547,6 @@ def _metrics(evaluation: Done) -> dict[str, MetricValue]:
     found = (evaluation.witness.result or {}).get("metrics")
     key = keys.witness_of(evaluation.spec)
     return decode(dict[str, MetricValue], found, key)
-
-
-def _losses(evaluation: Done) -> dict[str, FileEntry]:
-    prefix, suffix = f"{stages.LOSSES_FOLDER}/", ".f64"
-    return {
-        name.removeprefix(prefix).removesuffix(suffix): entry
-        for name, entry in evaluation.manifest.files.items()
-        if name.startswith(prefix) and name.endswith(suffix)
-    }
 
 
 def _backtest(tested: Done) -> BacktestValue:

@@ -14,12 +14,12 @@ import typer
 from numpy.typing import NDArray
 
 from gates.evidence import same_json
-from gates.lookup import find_record, is_file, read_record
 from tenure.bad_input import did_you_mean
 from tenure.cli import screen
 from tenure.cli.workplace import Config, Json
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, UsageError
+from tenure.lookup import find_record, is_file, read_record
 from tenure.seed_noise import WITHIN_SD, platforms
 from tenure.seed_noise import compare as compare_samples
 from tenure.settings import load_settings

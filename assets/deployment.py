@@ -10,7 +10,7 @@ from assets.materialize import GROUP, Opener, experiments, in_words, materialize
 from assets.pinned_backtest import pinned_backtest
 from assets.stage import Context
 from gates import deploy as gate
-from gates.slots import SLOTS, Deployment, history, proved
+from gates.slots import Deployment, history, proved
 from gates.trust import Trust
 from gates.verdict import Verdict, judged
 from gates.warrant import BadWarrant, DeployKey, Statement
@@ -18,6 +18,7 @@ from tenure.errors import Blocked, UsageError
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.store.api import Store, StoreSilent
+from tenure_protocol.warrants import SLOTS
 
 
 def deploy(context: Context) -> Deployment:

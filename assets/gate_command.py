@@ -17,12 +17,12 @@ from assets.chain import Chain, Incomplete
 from assets.repetition_command import repetition
 from gates import junit
 from gates.check import check_record
-from gates.lookup import find_record, retrains
 from gates.verdict import Verdict, deployable
 from tenure.cli.workplace import Config
 from tenure.dispatch.deploy_store import open_deploy_store
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
+from tenure.lookup import find_record, retrains
 from tenure.notify.notifier import Notifier
 from tenure.plan.file import Plan, demand_own_name, load_plan
 from tenure.settings import Settings, load_settings

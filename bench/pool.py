@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +203,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 _PLAYED = ("tenure", "worker/tenure_protocol", "worker/tenure_worker")
 
 
+@cache
 def code_digest() -> str:
     """SHA-256 over the code that plays a week; 16 digits of it."""
     found = hashlib.sha256()

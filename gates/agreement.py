@@ -8,14 +8,15 @@ one spec is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gates.evidence import Evidence, Unproved, attempt, losses_file, same_json
+from gates.evidence import Evidence, Unproved, attempt, losses_of, same_json
 from gates.promotion import judge_backtest, judge_metrics
 from tenure_protocol.codec import canonical, plain, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
+    BacktestValue,
     JobSpec,
     Manifest,
     Member,
@@ -24,9 +25,7 @@ from tenure_protocol.records import (
     environment_digest,
 )
 from tenure_protocol.store.api import Missing
-
-_EVALUATION = "evaluation.json"  # as tenure_worker.stages writes them
-_BACKTEST = "backtest.json"
+from tenure_worker.stages import BACKTEST_FILE, EVALUATION_FILE
 
 
 def disagreements(evidence: Evidence, record: ModelRecord) -> list[str]:
@@ -70,8 +69,8 @@ def _cards(evidence: Evidence, record: ModelRecord) -> list[str]:
     before, _ = attempt(evidence.parent) if record.generation == 2 else (None, [])
     taken: dict[int, str] = {}
     for member in (*record.members, *(before.members if before else ())):
-        for ref in (member.train, member.repetition, member.evaluation, member.backtest_job):
-            spec = attempt(evidence.spec, ref.job)[0] if ref is not None else None
+        for ref in member.refs():
+            spec, _ = attempt(evidence.spec, ref.job)
             if spec is not None:
                 taken.setdefault(spec.cards, spec.id)
     if len(taken) < 2:
@@ -81,16 +80,10 @@ def _cards(evidence: Evidence, record: ModelRecord) -> list[str]:
 
 
 def _of_member(evidence: Evidence, member: Member) -> Iterator[str]:
-    for ref in (member.train, member.evaluation, member.backtest_job):
-        if ref is not None:
-            yield from attempt(_place, evidence, ref)[1]
-            yield from attempt(_witness, evidence, ref)[1]
-            yield from attempt(_passed_over, evidence, ref)[1]
-    if (
-        again := member.repetition
-    ) is not None:  # a second run of the same, so none was passed over
-        yield from attempt(_place, evidence, again)[1]
-        yield from attempt(_witness, evidence, again)[1]
+    for ref in member.refs():
+        yield from attempt(_place, evidence, ref)[1]
+        yield from attempt(_witness, evidence, ref)[1]
+        yield from attempt(_passed_over, evidence, ref)[1]
     yield from attempt(_measured, evidence, member)[1]
     yield from _flag(evidence, member)
     if member.evaluation is not None:
@@ -182,14 +175,8 @@ def _flag(evidence: Evidence, member: Member) -> Iterator[str]:
 
 
 def _losses(evidence: Evidence, member: Member, ref: SnapshotRef) -> None:
-    files = evidence.manifest(ref).files
-    prefix, suffix = losses_file("\n").split("\n")
-    held = {
-        name.removeprefix(prefix).removesuffix(suffix)
-        for name in files
-        if name.startswith(prefix) and name.endswith(suffix)
-    }
-    if left_out := sorted(held - set(member.losses)):
+    held = losses_of(evidence.manifest(ref).files)
+    if left_out := sorted(set(held) - set(member.losses)):
         raise Unproved(f"the record leaves out its losses of {', '.join(left_out)}")
     for name, entry in member.losses.items():
         if evidence.losses(member, name).nbytes != entry.size:
@@ -200,23 +187,32 @@ def _losses(evidence: Evidence, member: Member, ref: SnapshotRef) -> None:
 
 def _evaluated(evidence: Evidence, member: Member, ref: SnapshotRef) -> None:
     """The metrics are those of the file in the evaluation's snapshot, which its digest covers."""
-    written = _file(evidence, ref, _EVALUATION)
+    written = _file(evidence, ref, EVALUATION_FILE)
     if not same_json(written.get("metrics"), plain(member.metrics)):
-        raise Unproved(f"its metrics are not those of {_EVALUATION} in its evaluation's snapshot")
+        raise Unproved(
+            f"its metrics are not those of {EVALUATION_FILE} in its evaluation's snapshot"
+        )
 
 
 def _backtested(evidence: Evidence, member: Member, ref: SnapshotRef) -> None:
     if member.backtest is None:
         return
-    written = _file(evidence, ref, _BACKTEST)
-    claimed = plain(member.backtest)
-    assert isinstance(claimed, dict)
+    for name, ours, theirs in unlike(member.backtest, _file(evidence, ref, BACKTEST_FILE)):
+        raise Unproved(
+            f"its {name} is {ours!r} in the record and {theirs!r} in {BACKTEST_FILE} of its "
+            "backtest's snapshot"
+        )
+
+
+def unlike(
+    claimed: BacktestValue, said: Mapping[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    """What the user's backtest said otherwise than a record claims: name, claimed, said."""
+    ours = plain(claimed)
+    assert isinstance(ours, dict)
     for name in ("score", "passed", "reasons"):
-        if not same_json(written.get(name), claimed[name]):
-            raise Unproved(
-                f"its {name} is {claimed[name]!r} in the record and {written.get(name)!r} in "
-                f"{_BACKTEST} of its backtest's snapshot"
-            )
+        if not same_json(said.get(name), ours[name]):
+            yield name, ours[name], said.get(name)
 
 
 def _file(evidence: Evidence, ref: SnapshotRef, name: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ from gates.check import check_record
 from gates.evidence import deployed_member
 from gates.head import KnownHead
 from gates.slots import Deployment as Deployment
-from gates.slots import Slot, check_deployment_name, moved, proved
+from gates.slots import check_deployment_name, moved, proved
 from gates.slots import current as current
 from gates.trust import Trust
 from gates.verdict import deployable
@@ -15,6 +15,7 @@ from tenure.errors import Blocked
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.records import ModelRecord
 from tenure_protocol.store.api import Store
+from tenure_protocol.warrants import Slot
 
 
 def deploy(

@@ -7,6 +7,8 @@ all: :class:`StoreSilent` goes through to the caller.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,7 @@ from gates.objects import Unproved as Unproved
 from gates.objects import attempt as attempt
 from tenure_protocol.codec import canonical, encode, sha256_hex
 from tenure_protocol.lease import keys
-from tenure_protocol.records import Member, ModelRecord, environment_digest
+from tenure_protocol.records import FileEntry, Member, ModelRecord, environment_digest
 from tenure_protocol.store.api import Store
 
 
@@ -26,6 +28,20 @@ def losses_file(metric: str) -> str:
     'losses/qlike.f64'
     """
     return f"losses/{metric}.f64"
+
+
+def losses_of(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
+    """The per-example losses among the files of an evaluation snapshot, by metric.
+
+    >>> losses_of({"evaluation.json": FileEntry("0", 2), "losses/qlike.f64": FileEntry("1", 8)})
+    {'qlike': FileEntry(sha256='1', size=8)}
+    """
+    prefix, suffix = losses_file("\n").split("\n")
+    return {
+        name.removeprefix(prefix).removesuffix(suffix): entry
+        for name, entry in files.items()
+        if name.startswith(prefix) and name.endswith(suffix)
+    }
 
 
 def deployed_member(record: ModelRecord) -> Member:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gates.agreement import disagreements
+from gates.agreement import disagreements, unlike
 from gates.evidence import Evidence, Unproved, attempt, deployed_member, losses_file, same_json
 from gates.verdict import Verdict, judged
 from tenure_protocol.codec import plain
@@ -10,7 +10,6 @@ from tenure_protocol.records import (
     JobSpec,
     Member,
     ModelRecord,
-    SnapshotRef,
     environment_digest,
 )
 
@@ -26,7 +25,7 @@ def integrity(evidence: Evidence) -> Verdict:
     snapshots = 0
     for who, record in _generations(evidence):
         for member in record.members:
-            for ref in _references(member):
+            for ref in member.refs():
                 snapshots += 1
                 problems += [who + item for item in attempt(evidence.finished, ref)[1]]
             problems += [who + item for item in _files(evidence, member)]
@@ -42,7 +41,7 @@ def jobs(evidence: Evidence) -> Verdict:
     count = 0
     for who, record in _generations(evidence):
         for member in record.members:
-            for kind, ref in _by_kind(member):
+            for kind, ref in member.jobs():
                 if ref is None:
                     problems.append(f"{who}seed {member.seed} has no {kind} job")
                     continue
@@ -60,19 +59,6 @@ def _generations(evidence: Evidence) -> list[tuple[str, ModelRecord]]:
     """The record and, where it can be read, its parent; with how a sentence begins."""
     before, _ = attempt(evidence.parent)
     return [("", evidence.record)] + ([("of the parent: ", before)] if before else [])
-
-
-def _by_kind(member: Member) -> tuple[tuple[str, SnapshotRef | None], ...]:
-    return (
-        ("train", member.train),
-        ("evaluate", member.evaluation),
-        ("backtest", member.backtest_job),
-        *((("repetition", member.repetition),) if member.repetition else ()),
-    )
-
-
-def _references(member: Member) -> list[SnapshotRef]:
-    return [ref for _, ref in _by_kind(member) if ref is not None]
 
 
 def _files(evidence: Evidence, member: Member) -> list[str]:
@@ -114,13 +100,8 @@ def _same_result(evidence: Evidence, kind: str, spec: JobSpec, member: Member) -
     if kind == "evaluate" and not same_json(result.get("metrics"), plain(member.metrics)):
         raise Unproved(f"it finished with other metrics than the record has for seed {member.seed}")
     if kind == "backtest" and member.backtest is not None:
-        claimed = plain(member.backtest)
-        assert isinstance(claimed, dict)
-        for name in ("score", "passed", "reasons"):
-            if not same_json(result.get(name), claimed[name]):
-                raise Unproved(
-                    f"its {name} is {result.get(name)!r}, the record says {claimed[name]!r}"
-                )
+        for name, ours, theirs in unlike(member.backtest, result):
+            raise Unproved(f"its {name} is {theirs!r}, the record says {ours!r}")
 
 
 def _contradictions(kind: str, spec: JobSpec, record: ModelRecord, member: Member) -> list[str]:

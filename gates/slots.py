@@ -29,9 +29,8 @@ from tenure_protocol.records import (
 )
 from tenure_protocol.store.api import Found, Missing, Store, StoreSilent, Written
 from tenure_protocol.store.settle import create_once
+from tenure_protocol.warrants import Slot
 
-Slot = Literal["live", "shadow"]
-SLOTS: tuple[Slot, ...] = ("live", "shadow")
 _TRIES = 10
 
 

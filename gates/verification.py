@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gates.evidence import Evidence, Unproved
 from gates.head import KnownHead
-from gates.slots import SLOTS, Deployment, Slot, demand_same, history, warrant_of
+from gates.slots import Deployment, demand_same, history, warrant_of
 from gates.trust import Trust
 from gates.warrant import BadWarrant, LogEntry, Statement, read_chain, verify
 from tenure.errors import Blocked
@@ -15,6 +15,7 @@ from tenure_protocol.codec import Corrupt, Json
 from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord, load
 from tenure_protocol.store.api import Missing, Store
+from tenure_protocol.warrants import SLOTS, Slot
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,8 @@ from tenure_protocol.lease import keys
 from tenure_protocol.records import PROTOCOL_VERSION, Member, ModelRecord, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
+from tenure_protocol.warrants import PAYLOAD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE
 
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:tenure:warrant:v1"
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
 UNTRUSTED = "the warrant is not signed by a key that is trusted here"
 _APPEND_TRIES = 20
 

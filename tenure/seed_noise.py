@@ -26,6 +26,7 @@ from tenure.statistics import (
     POWER,
     VARIANCE_ALPHA,
     check_sample,
+    least_seeds,
     mean_p,
     pooled_sd,
     power,
@@ -343,18 +344,7 @@ def seeds_needed_inside(within_sd: float, alpha: float = 0.05) -> int | None:
     >>> [seeds_needed_inside(within) for within in (0.5, 1.0, 2.0)]
     [69, 18, 5]
     """
-    low, high = 1, 2
-    while _power_inside(high, within_sd, alpha) < POWER:
-        if high >= MOST_SEEDS:
-            return None
-        low, high = high, min(2 * high, MOST_SEEDS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _power_inside(middle, within_sd, alpha) < POWER:
-            low = middle
-        else:
-            high = middle
-    return high
+    return least_seeds(lambda seeds: _power_inside(seeds, within_sd, alpha) >= POWER)
 
 
 def _power_inside(seeds: int, within_sd: float, alpha: float) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -215,20 +215,34 @@ def seeds_needed(
     """
     if not 0 < wanted < 1:
         raise ValueError(f"the power wanted is {wanted}, it lies between 0 and 1")
+    needed = least_seeds(lambda seeds: power(sd, margin, seeds, seeds, alpha) >= wanted)
+    if needed is None:
+        return None
+    # an exact test of 2 or 3 seeds a side has no p-value below alpha to give
+    while needed <= EXACT_UP_TO and 1 / math.comb(2 * needed, needed) > alpha:
+        needed += 1
+    return needed
+
+
+def least_seeds(enough: Callable[[int], bool]) -> int | None:
+    """The least number from 2 that is ``enough``, which no larger one ceases to be.
+
+    ``None`` when :data:`MOST_SEEDS` do not suffice.
+
+    >>> least_seeds(lambda seeds: seeds >= 37), least_seeds(lambda seeds: False)
+    (37, None)
+    """
     low, high = 1, 2
-    while power(sd, margin, high, high, alpha) < wanted:
+    while not enough(high):
         if high == MOST_SEEDS:
             return None
         low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
-        if power(sd, margin, middle, middle, alpha) < wanted:
-            low = middle
-        else:
+        if enough(middle):
             high = middle
-    # an exact test of 2 or 3 seeds a side has no p-value below alpha to give
-    while high <= EXACT_UP_TO and 1 / math.comb(2 * high, high) > alpha:
-        high += 1
+        else:
+            low = middle
     return high
 
 

@@ -14,11 +14,12 @@ from securesystemslib.signer import CryptoSigner
 
 from gates.check import check_record
 from gates.deploy import Deployment
-from gates.warrant import PAYLOAD_TYPE, DeployKey, sign
+from gates.warrant import DeployKey, sign
 from tenure_protocol.codec import canonical, parse, plain, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import FileEntry, ModelRecord
 from tenure_protocol.store.api import Found, Store
+from tenure_protocol.warrants import PAYLOAD_TYPE
 from tests.record_builders import overwrite, research, retrain
 
 NAME = "vol"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,14 +16,12 @@ from tenure.bad_input import read_text
 from tenure.cli import screen
 from tenure.cli.workplace import Config, Json, open_workplace
 from tenure.errors import Blocked, UsageError
+from tenure.lookup import RECORD_ID, stored_record
 from tenure.plan.pinning import by_members
 from tenure_protocol import fingerprint as protocol
 from tenure_protocol.codec import Corrupt
-from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord, load
-from tenure_protocol.store.api import Missing
 
-_RECORD_ID = re.compile(r"[a-z2-7]{26}")
 _WITHIN_S = 300.0
 _NOT_HERE = frozenset({"code", "data"})  # of a job, and this is none
 _LONGEST = 60
@@ -110,15 +107,15 @@ def differences(
 def _named(name: str, config: Path | None) -> dict[str, object]:
     """The environment a person named. Raises UsageError, StoreOutOfReach or Corrupt."""
     path = Path(name)
-    if path.exists() or not _RECORD_ID.fullmatch(name):
+    if path.exists() or not RECORD_ID.fullmatch(name):
         return _of_file(name, read_text(path, "fingerprint"))
     store = open_workplace(config).store
-    for entry in store.list(keys.models()):
-        if entry.key.endswith(f"/{name}.json"):
-            found = store.read(entry.key)
-            if not isinstance(found, Missing):
-                return _of_record(load(ModelRecord, found.body, entry.key), name)
-    raise UsageError(f"{name} is no file here, and {store.url} holds no model record of that id")
+    found = stored_record(name, store)
+    if found is None:
+        raise UsageError(
+            f"{name} is no file here, and {store.url} holds no model record of that id"
+        )
+    return _of_record(found, name)
 
 
 def _of_file(name: str, text: str) -> dict[str, object]:

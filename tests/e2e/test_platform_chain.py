@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gates.lookup import find_record
 from gates.warrant import make_key
 from tenure.dispatch.ladder import name_prefix
 from tenure.dispatch.ledger import by_rung, read_ledger
 from tenure.dispatch.registry import card_slug
+from tenure.lookup import find_record
 from tenure_protocol.lease import keys
 from tenure_protocol.store.api import Store
 from tenure_protocol.store.open import open_store

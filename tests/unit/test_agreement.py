@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -121,6 +121,7 @@ _SPEC = keys.job(_FIRST.evaluation.job)
 _BACKTEST = file(_FIRST.backtest_job, "backtest.json")
 _EVALUATION = file(_FIRST.evaluation, "evaluation.json")
 _LENGTH = len(_VALID[_EVALUATION])
+_AGAIN = cast(SnapshotRef, _FIRST.repetition)
 OBJECTS: dict[str, tuple[Callable[[], Objects], str, str]] = {
     "a parent without one of its seeds": (
         lambda: forged(keys.model(EXPERIMENT, _PARENT.id), lambda r: r["members"].pop()),
@@ -162,6 +163,23 @@ OBJECTS: dict[str, tuple[Callable[[], Objects], str, str]] = {
     ),
     "other cards": (
         lambda: forged(keys.job(_SECOND.train.job), lambda s: s.update(cards=2)),
+        "integrity",
+        "took different numbers of cards: 1 in job ",
+    ),
+    "a repetition whose line is cut short": (
+        lambda: forged(manifest(_AGAIN), lambda m: m.pop("parent")),
+        "integrity",
+        f"the line of snapshots of job {_AGAIN.job} is cut: number 2 names none before it",
+    ),
+    "a repetition with the witness of another job": (
+        lambda: forged(
+            keys.witness(EXPERIMENT, _AGAIN.job), lambda w: w.update(job=_SECOND.train.job)
+        ),
+        "integrity",
+        f"{keys.witness(EXPERIMENT, _AGAIN.job)} is the witness of job {_SECOND.train.job}",
+    ),
+    "a repetition on other cards": (
+        lambda: forged(keys.job(_AGAIN.job), lambda s: s.update(cards=2)),
         "integrity",
         "took different numbers of cards: 1 in job ",
     ),
@@ -276,3 +294,12 @@ def test_metrics_edited_in_record_and_witness_are_not_those_of_the_snapshot() ->
     first = replace(_FIRST, metrics={METRIC: replace(_FIRST.metrics[METRIC], unit="bits")})
     record = put(store, replace(_GOOD, members=(first, *_GOOD.members[1:])))
     assert "its metrics are not those of evaluation.json" in said(store, record, "integrity")
+
+
+def test_the_later_of_two_repetitions_is_not_chosen() -> None:
+    store = MemoryStore()
+    parent = research(store)
+    assert deployable(check_record(store, retrain(store, parent)))
+    later = retrain(store, parent, again={"run": 1})
+    assert later.members[0].repetition != _AGAIN
+    assert "which of two results counts is not chosen afterwards" in said(store, later, "integrity")

@@ -17,9 +17,9 @@ import pytest
 from assets.chain import STAGES, Chain
 from assets.gate_command import answer
 from gates.deploy import current
-from gates.lookup import retrains
 from gates.verdict import Verdict
 from gates.warrant import make_key
+from tenure.lookup import retrains
 from tenure.plan.file import load_plan
 from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tenure_live.loader import POLICIES, load_model
 from tenure_live.refusal import Refused, WrongCall
-from tenure_live.warrant import SLOTS
 from tenure_protocol.store.api import StoreSilent
+from tenure_protocol.warrants import SLOTS
 
 _SILENT = 3
 
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         "--revoked", action="append", default=[], metavar="KEYID=N",
         help="a revoked key, and its last warrant that is believed (0: none)",
     )  # fmt: skip
-    parser.add_argument("--slot", choices=tuple(SLOTS), default="live")
+    parser.add_argument("--slot", choices=SLOTS, default="live")
     parser.add_argument("--environment", choices=POLICIES, default="forbid")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="FIELD",

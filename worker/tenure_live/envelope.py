@@ -16,8 +16,7 @@ from typing import cast
 
 from tenure_live.refusal import Refused, WrongCall
 from tenure_protocol.codec import Corrupt, canonical, parse, sha256_hex
-
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
+from tenure_protocol.warrants import PAYLOAD_TYPE
 
 _PEM = re.compile(
     rb"\s*-----BEGIN PUBLIC KEY-----\s+([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----\s*"

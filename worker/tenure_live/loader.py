@@ -13,11 +13,12 @@ from tenure_live import environment as here
 from tenure_live.cache import default_folder, fetched, keep_builds, known_builds
 from tenure_live.envelope import TrustedKey
 from tenure_live.refusal import Refused, WrongCall
-from tenure_live.warrant import Slot, nothing_deployed, prove, read_slot, slot_key
+from tenure_live.warrant import nothing_deployed, prove, read_slot, slot_key
 from tenure_protocol.clock import SYSTEM, Clock
 from tenure_protocol.fingerprint import Difference
 from tenure_protocol.store.api import Store, StoreUnusable
 from tenure_protocol.store.open import open_store
+from tenure_protocol.warrants import Slot
 
 Policy = Literal["forbid", "warn"]
 POLICIES: tuple[str, ...] = ("forbid", "warn")

@@ -13,7 +13,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import TypeVar, cast
 
 from tenure_live.envelope import TrustedKey, signed
 from tenure_live.refusal import Refused, WrongCall
@@ -27,12 +27,7 @@ from tenure_protocol.records import (
     environment_digest,
 )
 from tenure_protocol.store.api import Missing, Store, is_key
-
-Slot = Literal["live", "shadow"]
-SLOTS: dict[str, str] = {"live": "current", "shadow": "shadow"}
-
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:tenure:warrant:v1"
+from tenure_protocol.warrants import PREDICATE_TYPE, SLOTS, STATEMENT_TYPE
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_NUMBER = 99_999_999  # as many digits as a key of the log has
@@ -80,7 +75,7 @@ def slot_key(name: str, slot: str) -> str:
         raise WrongCall(str(error)) from None
     if slot not in SLOTS:
         raise WrongCall(f"there is no slot {slot!r}; there are {' and '.join(SLOTS)}")
-    return f"{keys.deployment(name).rpartition('/')[0]}/{SLOTS[slot]}"
+    return keys.slot(name, slot)
 
 
 def nothing_deployed(key: str) -> Refused:

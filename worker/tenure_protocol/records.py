@@ -483,6 +483,20 @@ class Member:
     backtest: BacktestValue | None = None
     repetition: SnapshotRef | None = None  # the same training once more; of the deployed one alone
 
+    def jobs(self) -> tuple[tuple[str, SnapshotRef | None], ...]:
+        """What it rests on, by what each job did; ``None`` for one that every member needs and it lacks."""
+        again = (("repetition", self.repetition),) if self.repetition else ()
+        return (
+            ("train", self.train),
+            ("evaluate", self.evaluation),
+            ("backtest", self.backtest_job),
+            *again,
+        )
+
+    def refs(self) -> tuple[SnapshotRef, ...]:
+        """The snapshots of those jobs that there are."""
+        return tuple(ref for _, ref in self.jobs() if ref is not None)
+
 
 @dataclass(frozen=True)
 class JudgedMetric:

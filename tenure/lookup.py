@@ -13,7 +13,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 
-_ID = re.compile(r"[a-z2-7]{26}")
+RECORD_ID = re.compile(r"[a-z2-7]{26}")
 
 
 def find_record(name: str, store: Store) -> ModelRecord:
@@ -24,15 +24,23 @@ def find_record(name: str, store: Store) -> ModelRecord:
     """
     if is_file(name):
         return read_record(Path(name))
-    if not _ID.fullmatch(name):
+    if not RECORD_ID.fullmatch(name):
         raise UsageError(
             f"{name!r} is no file here and no record's id (26 of a-z and 2-7); "
             "name a record's JSON file, a record's id, or a plan file"
         )
+    found = stored_record(name, store)
+    if found is None:
+        raise UsageError(f"the store at {store.url} holds no model record {name}")
+    return found
+
+
+def stored_record(name: str, store: Store) -> ModelRecord | None:
+    """The record of an id, of whichever experiment. Raises Corrupt, StoreSilent."""
     for entry in store.list(keys.models()):
         if entry.key.endswith(f"/{name}.json"):
             return _stored(store, entry.key)
-    raise UsageError(f"the store at {store.url} holds no model record {name}")
+    return None
 
 
 def read_record(path: Path) -> ModelRecord:
