@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -58,11 +58,12 @@ def measure(
     """
     torch = import_torch() if use_torch else None
     versions, builds = installed(known)
+    cpu = _cpu_info()
     found: dict[str, object] = {
         **card_fields(torch),
-        "cpu_model": _cpu_model(),
-        "cpu_flags": _cpu_flags(),
-        "instruction_sets": _instruction_sets(),
+        "cpu_model": _cpu_model(cpu),
+        "cpu_flags": _cpu_flags(cpu),
+        "instruction_sets": _instruction_sets(cpu),
         "machine": platform.machine(),
         "kernel": f"{platform.system()} {platform.release()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
@@ -146,40 +147,39 @@ def _hash_seed() -> str:
     return "random" if seed in ("", "0") else seed
 
 
-def _cpu_info(*names: str) -> str | None:
-    """The first processor's line of ``/proc/cpuinfo`` that bears one of ``names``."""
+def _cpu_info() -> dict[str, str]:
+    """The lines of ``/proc/cpuinfo`` by their names, of each the first: it repeats for every processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
-        return None
-    for name in names:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key.strip() == name:
-                return value.strip()
-    return None
+        return {}
+    found: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
+    return found
 
 
-def _cpu_model() -> str | None:
-    parts = [_cpu_info("CPU implementer"), _cpu_info("CPU part"), _cpu_info("CPU variant")]
+def _cpu_model(cpu: Mapping[str, str]) -> str | None:
+    parts = [cpu.get("CPU implementer"), cpu.get("CPU part"), cpu.get("CPU variant")]
     arm = " ".join(part for part in parts if part)
-    return _cpu_info("model name") or arm or platform.processor() or None
+    return cpu.get("model name") or arm or platform.processor() or None
 
 
-def _cpu_flags() -> str | None:
+def _cpu_flags(cpu: Mapping[str, str]) -> str | None:
     """Count and digest of all that the processor can do, sorted."""
-    line = _cpu_info("flags", "Features")
+    line = cpu.get("flags", cpu.get("Features"))
     if line is None:
         return None
     flags = sorted(set(line.split()))
     return f"{len(flags)} flags, digest {sha256_hex(' '.join(flags).encode())[:16]}"
 
 
-def _instruction_sets() -> dict[str, bool]:
+def _instruction_sets(cpu: Mapping[str, str]) -> dict[str, bool]:
     """Those that math libraries dispatch on, by name."""
     found: dict[str, bool] = {}
     for line, (prefixes, others) in (("flags", _X86), ("Features", _ARM)):
-        for name in (_cpu_info(line) or "").split():
+        for name in cpu.get(line, "").split():
             if name.startswith(prefixes) or name in others:
                 found[name] = True
     return found
