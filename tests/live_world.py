@@ -14,7 +14,7 @@ from securesystemslib.signer import CryptoSigner
 
 from gates.check import check_record
 from gates.deploy import Deployment
-from gates.warrant import DeployKey, sign
+from gates.warrant import DeployKey, Place, sign
 from tenure_protocol.codec import canonical, parse, plain, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import FileEntry, ModelRecord
@@ -61,15 +61,11 @@ def put_live(
         member = replace(member, files=dict(files))
         record = replace(record, members=(member, *record.members[1:]))
     verdicts = [v for v in check_record(store, record) if files is None or v.verdict == "PASS"]
-    statement = cast(Said, parse(signed_payload(sign(record, member, verdicts, key, name))))
-    assert member.requires is not None
     before = sorted(row.key for row in store.list(keys.WARRANTS))
     number, last = len(before) + 1, store.read(before[-1]) if before else None
     previous = sha256_hex(last.body) if isinstance(last, Found) else None
-    statement["predicate"] |= {
-        "environments": {member.requires: plain(record.environments[member.requires])},
-        "log": {"number": number, "previous": previous},
-    }
+    honest = sign(record, member, verdicts, key, name, Place(number, previous))
+    statement = cast(Said, parse(signed_payload(honest)))
     if change is not None:
         change(statement)
     text = base64.b64encode(envelope(statement, key)).decode()
@@ -87,9 +83,9 @@ def put_live(
         warrant_digest=sha256_hex(body),
         at_s=1.0,
         write_id="0" * 16,
+        slot="shadow" if slot.endswith("/shadow") else "live",
     )
-    which = "shadow" if slot.endswith("/shadow") else "live"
-    put_json(store, slot, {**cast(Said, plain(deployed)), "slot": which})
+    put_json(store, slot, cast(Said, plain(deployed)))
     return deployed
 
 

@@ -360,7 +360,7 @@ def test_a_trusted_key_signed_something_else(
 
 def test_an_environment_that_is_not_the_one_it_is_called(world: World) -> None:
     def weaken(said: Said) -> None:
-        (name,) = said["predicate"]["environments"]
+        name = said["predicate"]["environment"]
         said["predicate"]["environments"][name].pop("torch")
 
     put_live(world.store, world.record, world.key, change=weaken)
