@@ -315,6 +315,7 @@ def test_an_entry_that_is_cut_or_none(world: World, deployed: Deployment) -> Non
         ({"number": 1, "envelope": "%%"}, "holds no envelope"),
         ({"number": 1}, "lacks the field 'envelope'"),
         ({"number": 1, "envelope": "", "protocol": 99}, "upgrade this side"),
+        ({"number": 1, "envelope": "", "protocol": 0}, "protocol is 0, they count from 1"),
         ({"number": 1, "envelope": base64.b64encode(b"[]").decode()}, "no DSSE envelope"),
     ):
         put_entry(world.store, 1, body)

@@ -17,13 +17,14 @@ from typing import TypeVar, cast
 
 from tenure_live.envelope import TrustedKey, signed
 from tenure_live.refusal import Refused, WrongCall
-from tenure_protocol.codec import Corrupt, Json, NewerProtocol, decode, parse, plain, sha256_hex
+from tenure_protocol.codec import Corrupt, Json, decode, parse, plain, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
     PROTOCOL_VERSION,
     FileEntry,
     SnapshotRef,
     check_name,
+    demand_protocol,
     environment_digest,
 )
 from tenure_protocol.store.api import Missing, Store, is_key
@@ -222,9 +223,7 @@ def _known(kind: type[R], body: bytes, key: str) -> R:
     """A stored record of which the live side knows some fields; others are of no matter to it."""
     try:
         value = parse(body, key)
-        protocol = value.get("protocol")
-        if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
-            raise NewerProtocol(protocol, PROTOCOL_VERSION, key)
+        demand_protocol(value, key)
         names = {field.name for field in dataclasses.fields(cast("type", kind))}
         return decode(kind, {name: item for name, item in value.items() if name in names}, key)
     except Corrupt as error:

@@ -47,12 +47,17 @@ def check_name(name: str, what: str) -> str:
 def load(kind: type[R], body: bytes, key: str) -> R:
     """Decode a stored record; :class:`Corrupt` or :class:`NewerProtocol` name the key."""
     value = parse(body, key)
+    demand_protocol(value, key)
+    return decode(kind, value, key)
+
+
+def demand_protocol(value: Mapping[str, object], key: str) -> None:
+    """Raises :class:`NewerProtocol` or :class:`Corrupt` for a record of a version that is not known here."""
     protocol = value.get("protocol")
     if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
         raise NewerProtocol(protocol, PROTOCOL_VERSION, key)
     if isinstance(protocol, int) and protocol < 1:
         raise Corrupt(f"protocol is {protocol}, they count from 1", key)
-    return decode(kind, value, key)
 
 
 # ------------------------------------------------------------------------------------ job
