@@ -23,6 +23,7 @@ from tenure_protocol.records import JobSpec, Kind, SnapshotRef, Witness
 from tenure_protocol.store.api import Found, Store
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker import code
+from tests.processes import end
 
 DEADLINE_S = 60.0
 ENTRY = "stranger.experiment:Stranger"
@@ -170,6 +171,5 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     place = Place(root, DirectoryStore(root / ".tenure" / "store"))
     yield place
     for runner, receipt in place.receipts:
-        for process in _bearers(receipt.name):
-            process.kill()
+        end(_bearers(receipt.name))
         runner_checks.until_closed(runner, receipt)

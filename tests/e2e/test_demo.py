@@ -31,6 +31,7 @@ from tenure_protocol.store.open import open_store
 from tenure_worker import code
 from tests.e2e.ladder import CHECKOUT, Ladder
 from tests.e2e.test_init import COMMAND
+from tests.processes import end
 
 MakeLadder = Callable[..., Ladder]
 TOLD_ORBIT = "tests.orbit.told:ToldOrbit"
@@ -243,8 +244,7 @@ class TwoRungs:
 
     def close(self) -> None:
         self.faults.end()
-        for process in _workers(self.store.url):
-            process.kill()
+        end(_workers(self.store.url))
         for bill in self.dispatcher.world.bills.values():
             if bill.receipt:  # its temporary folder goes with it
                 self.dispatcher.rungs[bill.receipt.rung].runner.release(receipt_of(bill.receipt))

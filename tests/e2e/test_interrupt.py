@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pipelines.chain_run import run_chain
@@ -20,6 +19,7 @@ from runners.own_process import live_processes
 from tenure_protocol.clock import SYSTEM
 from tests.e2e.test_dagster import PLAN, Place
 from tests.e2e.test_init import COMMAND
+from tests.processes import end
 
 SLOW = PLAN.replace("{level: [0.5]}", "{level: [0.5], steps: [400], pause_s: [0.05]}")
 
@@ -29,10 +29,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     """A plan whose trainings last 20 s; its workers have ended after the test."""
     made = Place.make(tmp_path / "slow", SLOW)
     yield made
-    left = live_processes("here", made.settings.store_url)
-    for process in left:
-        process.kill()
-    psutil.wait_procs(left, timeout=20)
+    end(live_processes("here", made.settings.store_url))
 
 
 def started(place: Place) -> subprocess.Popen[str]:

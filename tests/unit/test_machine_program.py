@@ -47,6 +47,7 @@ from tenure_protocol.store.s3 import S3Store
 from tenure_worker import code, exits, links, machine
 from tests import until as waiting
 from tests.emulators.machines import Machine, Machines
+from tests.processes import end
 from tests.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
 
 DEADLINE_S = 60.0
@@ -256,8 +257,7 @@ def yard(tmp_path: Path, project: Path, wheel: Path) -> Iterator[Yard]:
     yield made
     made.machines.close()
     made.links.server.shutdown()
-    for process in workers_of(*made.specs):
-        process.kill()
+    end(workers_of(*made.specs))
 
 
 # ------------------------------------------------------------------------------- the whole way
