@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tenure.bad_input import KeyPath
@@ -384,12 +384,18 @@ def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
+@example("grid", {":": [None, False]})
 @given(st.sampled_from(sorted(Plan.model_fields)), TREES)
 def test_whatever_stands_at_a_key_is_taken_or_refused_in_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, key: str, tree: object
 ) -> None:
     folder = tmp_path_factory.mktemp("plan", numbered=True)
-    text = json.dumps({**MINIMAL, key: tree}).replace("Infinity", ".inf")
+    data = {**MINIMAL, key: tree}
+    if key == "grid" and isinstance(tree, dict):  # of more than one point it needs a baseline too
+        data["baseline"] = {
+            name: axis[0] for name, axis in tree.items() if isinstance(axis, list) and axis
+        }
+    text = json.dumps(data).replace("Infinity", ".inf")
     try:
         plan = read(folder, text)
     except UsageError as error:
