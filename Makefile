@@ -48,6 +48,8 @@ check: $(STAMP)
 	@$(BIN)/lint-imports --no-logo
 
 sim: $(STAMP)
+	@echo "== sim: the property tests, with examples drawn anew"
+	@$(BIN)/python -m pytest -n 2 -m "hypothesis and not soak" --hypothesis-profile=explore
 	@echo "== sim: the long seeded histories"
 	@$(BIN)/python -m pytest -n 2 -m soak -o faulthandler_timeout=7200 || { [ $$? = 5 ] && echo "== sim: no test is marked soak"; }
 

@@ -10,8 +10,6 @@ warrant's place in the log too: whoever believes the newest entry believes every
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import os
 import shlex
 import stat
@@ -33,7 +31,16 @@ from gates.verdict import Verdict, deployable
 from tenure.deploy_key import read_public, write_key
 from tenure.errors import Blocked, UsageError
 from tenure_protocol.clock import SYSTEM, Clock
-from tenure_protocol.codec import Json, canonical, encode, parse, plain, sha256_hex
+from tenure_protocol.codec import (
+    Corrupt,
+    Json,
+    canonical,
+    encode,
+    from_base64,
+    parse,
+    plain,
+    sha256_hex,
+)
 from tenure_protocol.lease import keys
 from tenure_protocol.records import PROTOCOL_VERSION, Member, ModelRecord, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
@@ -233,8 +240,15 @@ def verify(envelope: bytes, public_keys: Sequence[PublicKey]) -> Statement:
     if not public_keys:
         raise BadWarrant("no public key was given, so no warrant can be believed")
     try:
-        found = Envelope.from_dict(json.loads(envelope))
-    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+        value = parse(envelope, "the warrant")
+        texts = [
+            value["payload"],
+            *(row["sig"] for row in cast("list[dict[str, Json]]", value["signatures"])),
+        ]
+        for text in texts:  # securesystemslib believes several texts for one signature
+            from_base64(text, "the warrant")
+        found = Envelope.from_dict(value)
+    except (Corrupt, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadWarrant(f"the warrant is no DSSE envelope ({error})") from error
     if found.payload_type != PAYLOAD_TYPE:
         raise BadWarrant(f"the warrant's payload is {found.payload_type!r}, not {PAYLOAD_TYPE!r}")
@@ -280,8 +294,8 @@ class LogEntry:
     def warrant(self) -> bytes:
         """The envelope's bytes. Raises BadWarrant."""
         try:
-            return base64.b64decode(self.envelope, validate=True)
-        except binascii.Error as error:
+            return from_base64(self.envelope, keys.warrant(self.number))
+        except Corrupt as error:
             raise BadWarrant(f"entry {self.number} of the log holds no envelope") from error
 
 

@@ -14,8 +14,16 @@ from tests import seaweed_iam
 from tests.hostile_proxy import HostileProxy, hostile_proxy
 
 # No test asserts a time: what takes 200 ms alone takes a second beside three other processes.
-settings.register_profile("tenure", deadline=None)
-settings.load_profile("tenure")
+# `make test` draws the same examples each time, so that what turns red was changed; `make sim` draws anew.
+settings.register_profile("tenure", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The profile, unless the command line names one."""
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("tenure")
+
 
 # A suite that a script starts in the background is born with SIGINT ignored, and so is all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

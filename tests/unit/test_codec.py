@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from dataclasses import dataclass, field
@@ -11,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenure_protocol.codec import Corrupt, canonical, decode, encode, parse, plain, short_id
+from tenure_protocol.codec import (
+    Corrupt,
+    canonical,
+    decode,
+    encode,
+    from_base64,
+    parse,
+    plain,
+    short_id,
+)
 from tests.unit.records_strategies import json_values, objects
 
 
@@ -184,3 +194,26 @@ def test_any_damage_is_corrupt_or_a_record(seed: int, free: object) -> None:
 
 def test_ids_are_base32_of_sha256() -> None:
     assert short_id(b"abc") == "xj4bnp4pahh6uqkbidpf3lrceo"
+
+
+@given(st.binary(max_size=70))
+def test_only_the_one_text_of_base64_is_read(body: bytes) -> None:
+    text = base64.b64encode(body).decode()
+    assert from_base64(text) == body
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    last = len(text.rstrip("=")) - 1
+    others = {text[:last] + one + text[last + 1 :] for one in letters} if body else set()
+    others |= {text + "\n", text + "=", text.replace("+", "-").replace("/", "_"), text + "A"}
+    for other in others - {text}:
+        try:
+            found = from_base64(other, "the/key")
+        except Corrupt as error:
+            assert "the/key" in str(error)
+        else:
+            assert found != body
+
+
+@pytest.mark.parametrize("value", [None, 1, b"YQ==", ["YQ=="], "\ud800", "ä"])
+def test_what_is_no_base64(value: object) -> None:
+    with pytest.raises(Corrupt):
+        from_base64(value)

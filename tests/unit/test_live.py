@@ -42,6 +42,7 @@ from tests.live_world import (
     put_json,
     put_live,
     read_json,
+    texts_of_the_same_bytes,
 )
 from tests.record_builders import MEASURED, REQUIRED, overwrite
 
@@ -329,6 +330,18 @@ def test_another_type_of_payload_is_not_read(world: World, deployed: Deployment)
     text = base64.b64encode(json.dumps(body).encode()).decode()
     put_entry(world.store, 1, {**entry, "envelope": text})
     world.refused("payload is 'text/plain'")
+
+
+def test_a_signature_has_one_text(world: World, deployed: Deployment) -> None:
+    """64 bytes end in a letter of which four bits say nothing: sixteen texts decode to one signature."""
+    entry = read_json(world.store, keys.warrant(1))
+    body = json.loads(base64.b64decode(entry["envelope"]))
+    for other in texts_of_the_same_bytes(body["signatures"][0]["sig"]):
+        signatures = [{**body["signatures"][0], "sig": other}]
+        put_entry(
+            world.store, 1, {**entry, "envelope": as_base64({**body, "signatures": signatures})}
+        )
+        world.refused("not in the form that encoding gives")
 
 
 def predicate(name: str, value: object) -> Callable[[Said], None]:

@@ -35,6 +35,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.records import ModelRecord, load
 from tenure_protocol.store.api import Found, Lost, Outcome, StoreSilent, Unknown
 from tenure_protocol.store.memory import MemoryStore
+from tests.live_world import texts_of_the_same_bytes
 from tests.record_builders import losses_of, overwrite, research, retrain
 
 
@@ -186,6 +187,15 @@ def test_another_payload_under_the_signature(
     envelope["payload"] = base64.b64encode(payload).decode()
     with pytest.raises(BadWarrant, match="not signed"):
         verify(json.dumps(envelope).encode(), [key.public])
+
+
+def test_a_signature_has_one_text(store: MemoryStore, record: ModelRecord, key: DeployKey) -> None:
+    envelope = json.loads(signed(store, record, key))
+    (row,) = envelope["signatures"]
+    for other in texts_of_the_same_bytes(row["sig"]):
+        changed = {**envelope, "signatures": [{**row, "sig": other}]}
+        with pytest.raises(BadWarrant, match="not in the form that encoding gives"):
+            verify(json.dumps(changed).encode(), [key.public])
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"payload": 1}', b"\xff"])

@@ -6,8 +6,6 @@ the same answers: a signature counts only for the key that it names.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from tenure_live.refusal import Refused, WrongCall
-from tenure_protocol.codec import Corrupt, canonical, parse, sha256_hex
+from tenure_protocol.codec import Corrupt, canonical, from_base64, parse, sha256_hex
 from tenure_protocol.warrants import PAYLOAD_TYPE
 
 _PEM = re.compile(
@@ -43,8 +41,8 @@ class TrustedKey:
             )
         match = _PEM.fullmatch(pem)
         try:
-            der = base64.b64decode(b"".join(match[1].split()), validate=True) if match else b""
-        except binascii.Error:
+            der = from_base64(b"".join(match[1].split()).decode()) if match else b""
+        except Corrupt:
             der = b""
         if len(der) != len(_ED25519) + 32 or not der.startswith(_ED25519):
             raise WrongCall(f"{where} holds no ed25519 public key in PEM form")
@@ -68,9 +66,9 @@ def signed(envelope: bytes, trusted: Sequence[TrustedKey]) -> tuple[bytes, tuple
     try:
         value = parse(envelope, "the warrant")
         payload_type, rows = value["payloadType"], value["signatures"]
-        payload = base64.b64decode(str(value["payload"]), validate=True)
+        payload = from_base64(value["payload"], "its payload")
         pairs = [
-            (row["keyid"], base64.b64decode(row["sig"], validate=True))
+            (row["keyid"], from_base64(row["sig"], "a signature"))
             for row in cast("list[dict[str, str]]", rows)
         ]
     except (Corrupt, KeyError, TypeError, ValueError) as error:

@@ -7,8 +7,6 @@ name, this record, this seed, this snapshot and these files.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import TypeVar, cast
 
 from tenure_live.envelope import TrustedKey, signed
 from tenure_live.refusal import Refused, WrongCall
-from tenure_protocol.codec import Corrupt, Json, decode, parse, plain, sha256_hex
+from tenure_protocol.codec import Corrupt, Json, decode, from_base64, parse, plain, sha256_hex
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
     PROTOCOL_VERSION,
@@ -144,8 +142,8 @@ def _statement(
     if entry.number != number:
         raise Refused(f"{key} says that it is entry {entry.number}")
     try:
-        envelope = base64.b64decode(entry.envelope, validate=True)
-    except (binascii.Error, ValueError):
+        envelope = from_base64(entry.envelope, key)
+    except Corrupt:
         raise Refused(f"{key} holds no envelope") from None
     payload, signers = signed(envelope, trusted)
     believed = [one for one in signers if number <= revoked.get(one.id, number)]

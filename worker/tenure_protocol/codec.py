@@ -8,6 +8,7 @@ optional fields, ``tuple[X, ...]``, ``dict[str, X]``, scalars and plain JSON.
 from __future__ import annotations
 
 import base64
+import binascii
 import dataclasses
 import functools
 import hashlib
@@ -100,6 +101,24 @@ def plain(value: object) -> Json:
             raise ValueError(f"{value} has no JSON form")
         return value
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def from_base64(text: object, key: str = "?") -> bytes:
+    """The bytes of standard base64 (RFC 4648 section 4), in the one form that encoding them gives.
+
+    The last letter before ``=`` has bits that say nothing. Whoever ignores them, as Python's decoder does,
+    believes several texts for one signature. Raises :class:`Corrupt`.
+
+    >>> from_base64("YQ==")
+    b'a'
+    """
+    try:
+        found = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError) as error:
+        raise Corrupt(f"it holds no base64 ({error})", key) from error
+    if base64.b64encode(found).decode() != text:
+        raise Corrupt("its base64 is not in the form that encoding gives", key)
+    return found
 
 
 def encode(record: object) -> bytes:
