@@ -7,17 +7,28 @@ the job's budget, a protocol error is fatal on that rung.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Literal
 
-from tenure.dispatch.contract import Capacity, JobKind
 from tenure.dispatch.packing import Filling
-from tenure.dispatch.quality import Leave, Option, Pace, Usual, judge
-from tenure.dispatch.quota import Left, ends_in_s, past_quota, past_wall, span
-from tenure_protocol.lease.machine import Occupied, Vacant, Watched, vacancy
+from tenure.dispatch.quality import Leave, Option, Pace, judge
+from tenure.dispatch.quota import ends_in_s, past_quota, past_wall, span
+from tenure.dispatch.views import Action as Action
+from tenure.dispatch.views import AskToYield as AskToYield
+from tenure.dispatch.views import BillView as BillView
+from tenure.dispatch.views import Cancel as Cancel
+from tenure.dispatch.views import Evidence as Evidence
+from tenure.dispatch.views import JobView as JobView
+from tenure.dispatch.views import Launch as Launch
+from tenure.dispatch.views import NoShows as NoShows
+from tenure.dispatch.views import ReleaseBill as ReleaseBill
+from tenure.dispatch.views import RungView as RungView
+from tenure.dispatch.views import Snapshot as Snapshot
+from tenure.dispatch.views import TakeAway as TakeAway
+from tenure.dispatch.views import Wait as Wait
+from tenure.plan.advise import Move, hurry
+from tenure_protocol.lease.machine import Occupied, Vacant, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
 
@@ -30,8 +41,6 @@ UNREADABLE_BUDGET = 2
 REJECTED_BUDGET = 5
 #: A job whose witness is none can neither be held nor finish; a machine that it has is ended after this.
 BROKEN_GRACE_S = 600.0
-#: How many claim windows long a rung is passed over on which a launch was never claimed.
-PASSED_OVER = 2.0
 
 #: What is left of a quota must last for a start and so much work, or nothing is launched on it.
 LEAST_WORK_S = 600.0
@@ -41,193 +50,6 @@ LAST_CALL_S = 600.0
 _STRIKES_A_PLACE = 3
 #: How often the end of a job's own machine is asked for before the job looks further down the ladder.
 _FREEING_TRIES = 4
-
-Evidence = Literal["none", "vacant", "failed"]
-
-
-@dataclass(frozen=True)
-class NoShows:
-    """Launches of one job in a row on one rung that were made and never claimed it."""
-
-    count: int
-    until_s: float  # monotonic; so long only rungs with fewer of them are tried
-
-    @classmethod
-    def one_more(
-        cls, before: NoShows | None, age_s: float, window_s: float, now_s: float
-    ) -> NoShows:
-        """With the launch that was announced ``age_s`` ago and had ``window_s`` to claim."""
-        lapsed_at_s = now_s - max(0.0, age_s - window_s)
-        return cls((before.count if before else 0) + 1, lapsed_at_s + PASSED_OVER * window_s)
-
-
-@dataclass(frozen=True)
-class JobView:
-    """One job as a dispatcher sees it now."""
-
-    job: str
-    experiment: str
-    rungs: tuple[str, ...]  # in the user's order of preference
-    priority: int = 0
-    order: int = 0  # place in its plan
-    plan: str = ""
-    kind: JobKind | None = None  # None: its spec has not been read yet
-    cards: int = 1  # that it needs, all of one machine
-    work: float | None = None  # FLOPs left, by all its cards together; None: unknown
-    witness: Witness | None = None
-    etag: str = ""  # of the body that was decided from
-    age_s: float = 0.0
-    watched: Watched = Watched(0.0, 0.0)
-    silent: str | None = None  # the store did not answer for its prefix
-    broken: str | None = None  # a corrupt object, named with its key
-    broken_for_s: float = 0.0  # how long its witness has been none; 0 where something else is
-    failed_launch: int = 0  # newest launch known to have failed or refused
-    excluded: Mapping[str, str] = field(default_factory=dict)  # rung: why this job cannot run there
-    rejections: int = 0
-    unclaimed: int = 0  # launches in a row that never claimed within their window, on any rung
-    no_shows: Mapping[str, NoShows] = field(default_factory=dict)  # by rung, of launches before
-    rejected: Mapping[str, int] = field(default_factory=dict)  # launches in a row, by rung
-    launched_on: str = ""  # the rung of a launch whose claim window is over
-    strikes: int = 0  # attempts in a row that were lost early, without a milestone
-    strikes_on: Mapping[str, int] = field(default_factory=dict)  # these, by rung
-    not_before_s: float = 0.0  # monotonic; when it may be launched again
-    asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
-    unreadable: int = 0  # attempts in a row that could not read their snapshot
-    #: Faults of machines since its last milestone, and the rungs they were on.
-    faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ended: str = ""  # how the process of its open launch ended, where its runner knows that it did
-    pace: Pace | None = None  # what the attempt that holds it has shown, where it may be judged
-    usual: Usual | None = None  # of such work on that card of that runner
-    options: Mapping[str, Option] = field(default_factory=dict)  # by rung, where something is known
-    moves: int = 0  # how often it was asked to yield for a better machine
-    moving_to: str = ""  # the rung where it goes on once it has yielded
-    #: Rungs that it was taken from: monotonic, passed over until then.
-    left: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BillView:
-    """One launch whose bill is not known to be closed."""
-
-    job: str
-    launch: int
-    rung: str
-    retry_at_s: float = 0.0  # monotonic; when release may be asked again
-    tries: int = 0  # how often it was asked
-    machine: str = ""  # the name it shares with the launches beside it; '' while not known
-    beside: tuple[tuple[str, int], ...] = ()  # (job, launch) of the others on the same machine
-
-
-@dataclass(frozen=True)
-class RungView:
-    """One step of the ladder now."""
-
-    name: str
-    kinds: frozenset[JobKind]
-    capacity: Capacity
-    parked_until_s: float = 0.0  # monotonic
-    parked_for: str = ""
-    currency: str = ""  # that it costs something in; '' where it is free
-    account: str = ""  # whose quota it draws on: its runner
-    quota: Left | None = None  # what is left there; None: nothing is known to end
-    awaited: str = ""  # why nothing is launched until the platform has told its quota
-    start_s: float = 0.0  # from a launch to its claim, as observed; 0: unknown
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Everything a decision depends on."""
-
-    jobs: tuple[JobView, ...]
-    bills: tuple[BillView, ...]
-    rungs: Mapping[str, RungView]
-    unseen: str = ""  # why bills may be missing from it: then nobody knows how many slots are free
-    spent: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (plan, currency): in words
-    unix_s: float = 0.0  # now, as renewals of quotas count
-
-    @cached_property
-    def bills_of(self) -> Mapping[str, list[BillView]]:
-        """The open bills by job: thousands of jobs may wait beside thousands of bills."""
-        found: dict[str, list[BillView]] = {}
-        for bill in self.bills:
-            found.setdefault(bill.job, []).append(bill)
-        return found
-
-    @cached_property
-    def taken(self) -> Counter[str]:
-        """How many slots of each rung the open bills take: as many as there are machines."""
-        machines = {
-            (bill.rung, bill.machine or f"launch {bill.launch} of {bill.job}")
-            for bill in self.bills
-        }
-        return Counter(rung for rung, _ in machines)
-
-    @cached_property
-    def bill_at(self) -> Mapping[tuple[str, int], BillView]:
-        """The open bills by (job, launch)."""
-        return {(bill.job, bill.launch): bill for bill in self.bills}
-
-    @cached_property
-    def view_of(self) -> Mapping[str, JobView]:
-        """The jobs by their ids."""
-        return {view.job: view for view in self.jobs}
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Reserve the next launch of a job on a rung, and make it."""
-
-    job: str
-    rung: str
-    evidence: Evidence
-    pack: tuple[str, ...] = ()  # the jobs of one machine in the order of turns; (): it alone
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """End a job without a result."""
-
-    job: str
-
-
-@dataclass(frozen=True)
-class AskToYield:
-    """Ask the holder of a job to yield, after a last milestone."""
-
-    job: str
-    rung: str  # where; '' where it may not go on
-    slow: bool = False  # the machine that it leaves is slower than is usual there
-
-
-@dataclass(frozen=True)
-class TakeAway:
-    """Revoke a job whose holder did not do what it was asked; a pause is held back."""
-
-    job: str
-    by: str
-    held_back: bool
-
-
-@dataclass(frozen=True)
-class ReleaseBill:
-    """Ask the platform to close the bill of a launch that has nothing to do any more.
-
-    It ends the machine, and with it the bills of all that were launched on it.
-    """
-
-    job: str
-    launch: int
-    rung: str
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing to do for this job now."""
-
-    job: str
-
-
-Action = Launch | Cancel | AskToYield | TakeAway | ReleaseBill | Wait
 
 
 class _Round:
@@ -323,18 +145,47 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     def had(names: tuple[str, ...]) -> list[Option]:
         return [view.options[name] for name in names if _can_be_had(view, pace, name, this)]
 
-    place = view.rungs.index(pace.rung)
+    if view.advice and (moved := _hurried(view, pace, this)):
+        this.filling[moved.rung].keep()
+        return AskToYield(view.job, moved.rung), f"{reason}; {moved.reason}"
+    ladder = _ladder(view)
+    place = ladder.index(pace.rung)
+    if view.advice and view.advice.pressed(this.now_s):  # from now on it is moved for no saving
+        ladder, place = ladder[place:], 0
     # Its own slot is free again once it has yielded.
     parked = this.snapshot.rungs[pace.rung].parked_until_s > this.now_s
     again = [] if parked or _missed(view, pace.rung) else [here]
-    others = [*again, *had(view.rungs[place + 1 :])]
-    verdict = judge(pace, view.usual, here, had(view.rungs[:place]), others, view.moves)
+    others = [*again, *had(ladder[place + 1 :])]
+    verdict = judge(pace, view.usual, here, had(ladder[:place]), others, view.moves)
     words = f"{reason}; {verdict.reason}"
     if not isinstance(verdict, Leave):
         return Wait(view.job), words
     if verdict.rung != pace.rung:
         this.filling[verdict.rung].keep()
     return AskToYield(view.job, verdict.rung, verdict.slow), words
+
+
+def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
+    """Where a job goes on so that it is done by its deadline, where it would not be here."""
+    here = next((each for each in view.prospects if each.rung == pace.rung), None)
+    if view.advice is None or view.deadline_s is None or here is None:
+        return None
+    left_s = pace.left_s
+    here = replace(here, start_s=0.0, run_s=here.run_s if left_s is None else left_s)
+    others = [
+        each
+        for each in view.prospects
+        if each.rung != pace.rung and _can_be_had(view, pace, each.rung, this)
+    ]
+    return hurry(view.advice, here, others, view.deadline_s, this.now_s)
+
+
+def _ladder(view: JobView) -> tuple[str, ...]:
+    """The rungs of a job in the order in which they are tried: the planner's, else the user's."""
+    advice = view.advice
+    if advice is None:
+        return view.rungs
+    return (*advice.order, *(name for name in view.rungs if name not in advice.order))
 
 
 def _can_be_had(view: JobView, pace: Pace, name: str, this: _Round) -> bool:
@@ -435,7 +286,9 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
         pause = f"launched again in {view.not_before_s - now_s:.0f} s"
         return [(Wait(view.job), f"{why}; {pause}, after {view.strikes} early losses in a row")]
     rung, wait, missing = _rung(view, this)
+    due = f"; {view.advice.reason}" if view.advice else ""
     if rung is None:
+        wait += due
         ends = "its slot is needed" if missing == "room" else ""
         if missing == "patience" and w and w.phase == "expected":
             ends = "nobody waits for its machine any more"
@@ -444,7 +297,7 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     filling = this.filling[rung]
     filling.take(view.job, view.cards, view.work)
     left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
-    return [(Launch(view.job, rung, evidence), f"{why}; {left}")]
+    return [(Launch(view.job, rung, evidence), f"{why}; {left}{due}")]
 
 
 def _nothing_to_do(view: JobView) -> str | None:
@@ -605,9 +458,12 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
         return name != view.moving_to, missed + view.strikes_on.get(name, 0) // _STRIKES_A_PLACE
 
     lefts = {name: until_s for name in usable if (until_s := view.left.get(name, 0.0)) > now_s}
-    for name in sorted(usable, key=turn):
+    held = view.advice.held if view.advice else {}
+    for name in sorted(sorted(usable, key=_ladder(view).index), key=turn):
         rung, missed = snapshot.rungs[name], view.no_shows.get(name)
-        if name in lefts and len(lefts) < len(usable):
+        if held.get(name, 0.0) > now_s and name != view.moving_to:
+            waits.append(f"rung {name} is not needed for {span(held[name] - now_s)} yet")
+        elif name in lefts and len(lefts) < len(usable):
             waits.append(f"rung {name} was left and is passed over for {lefts[name] - now_s:.0f} s")
         elif rung.parked_until_s > now_s:
             waits.append(

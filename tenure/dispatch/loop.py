@@ -107,11 +107,13 @@ class Dispatcher:
         name: str = "",
         troubles: Mapping[str, str] | None = None,
         moves: bool = True,
+        plans: bool = True,
         notifier: Notifier | None = None,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
-        Without ``moves`` no holder is asked to yield for a better machine.
+        Without ``moves`` no holder is asked to yield for a better machine; without ``plans`` deadlines
+        are not looked at.
         """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
@@ -128,7 +130,7 @@ class Dispatcher:
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
         self.notifier = notifier
-        self._sight = Sight(store, self.rungs, clock, self.name, moves)
+        self._sight = Sight(store, self.rungs, clock, self.name, moves, plans and moves)
         self.world, self.observatory = self._sight.world, self._sight.observatory
         self.spending = self._sight.spending
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)

@@ -64,6 +64,16 @@ class Risks:
     death_per_h: float | None
 
 
+@dataclass(frozen=True)
+class WorkLeft:
+    """What a job has left to do."""
+
+    work: str  # what ``amount`` counts
+    dtype: str | None
+    amount: float
+    share: float  # of the whole
+
+
 @dataclass
 class _Track:
     """One launch of a job, as far as this dispatcher followed it."""
@@ -109,7 +119,10 @@ class Observatory:
         self._world = world
         self._tracks: dict[str, _Track] = {}
         self._ended: deque[_Track] = deque()  # whose last manifest has not been read yet
-        self._flops_left: dict[str, float] = {}  # by job, by its newest manifest that tells
+        self._left: dict[str, WorkLeft] = {}  # by job, by its newest manifest that tells
+        self._whole: dict[
+            str, WorkLeft
+        ] = {}  # of jobs of one configuration, all that there is to do
         self._places: dict[Place, _Place] = {}
         self._keys: dict[str, Place] = {}
         #: By rung, until any rows change: thousands of jobs ask for the same at every round.
@@ -200,11 +213,7 @@ class Observatory:
                 # A rented machine may write any pointer too, and a key that cannot be has no manifest.
                 found = self._store.read(key) if is_key(key) else Missing()
                 if not isinstance(found, Missing):
-                    m = track.manifest = believable(load(Manifest, found.body, key))
-                    if m.flops_per_step is not None and m.steps_total is not None:
-                        self._flops_left[track.job] = (
-                            max(0, m.steps_total - m.step) * m.flops_per_step
-                        )
+                    track.manifest = believable(load(Manifest, found.body, key))
                     self._wanted = True
                     track.saved_s = now_s - found.age_s
                     if track.pointer is None and track.claimed_s is not None:
@@ -216,6 +225,8 @@ class Observatory:
             memory = self._world.jobs[track.job]
             if memory.spec is None:  # of a job that was over before anybody here looked
                 memory.spec = read_spec(self._store, track.job)
+            if track.manifest is not None:
+                self._note_left(track.job, memory.spec, track.manifest)
         except StoreSilent:
             return False
         except Corrupt as error:  # who resumes from it says so; it shows no work here
@@ -223,6 +234,15 @@ class Observatory:
             track.pointer = pointer
         self._keep(track)
         return True
+
+    def _note_left(self, job: str, spec: JobSpec, m: Manifest) -> None:
+        """What a job has left, where its worker was told how many steps there are."""
+        if m.steps_total is None:
+            return
+        each, work = m.flops_per_step or 1.0, work_of(spec, m)
+        steps = max(0, m.steps_total - m.step)
+        self._left[job] = WorkLeft(work, m.dtype, steps * each, steps / max(1, m.steps_total))
+        self._whole[work_of(spec, None)] = WorkLeft(work, m.dtype, m.steps_total * each, 1.0)
 
     def _find_beginning(self, track: _Track, now_s: float) -> None:
         """When a launch was announced that began before this dispatcher, by the age of its intent."""
@@ -435,8 +455,35 @@ class Observatory:
         return None
 
     def flops_left(self, job: str) -> float | None:
-        """What a job has left to do, by all its cards; ``None`` while no milestone tells."""
-        return self._flops_left.get(job)
+        """FLOPs that a job has left to do, by all its cards; ``None`` while no milestone tells them."""
+        left = self._left.get(job)
+        return left.amount if left and left.work.startswith(FLOPS_OF) else None
+
+    def left(self, job: str) -> WorkLeft | None:
+        """What a job has left to do, by its last milestone or by what others of its configuration had.
+
+        ``None`` where nobody has told it. What a job does before its first milestone is not counted.
+        """
+        spec = self._world.jobs[job].spec
+        told = self._left.get(job)
+        return told or (self._whole.get(work_of(spec, None)) if spec else None)
+
+    def expected(self, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
+        """Speed in steps and useful share that such work is expected to have on a rung.
+
+        As seen there, else where most of it was seen, by the peaks of the two cards.
+        """
+        card = self.card_of(rung)
+        if known := self.usual((rung.runner_name, card), left.work):
+            return known.per_s, known.share
+        seen = [(place, self.usual(place, left.work)) for place in self._places]
+        most = max(
+            ((place, usual) for place, usual in seen if usual),
+            key=lambda row: (row[1].count, row[0]),
+            default=None,
+        )
+        ratio = peak_ratio(card, most[0][1], left.dtype) if most and left.dtype else None
+        return (most[1].per_s * ratio, most[1].share) if most and ratio else None
 
     def pace(self, job: str) -> Pace | None:
         """What the attempt that holds a job has shown; ``None`` before its first milestone."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tenure.dispatch.contract import ALL_KINDS
 from tenure.dispatch.decide import JobView, RungView, Snapshot
+from tenure.dispatch.foresight import Foresight
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quota import QuotaBook, ends_in_s
@@ -20,7 +21,13 @@ class Sight:
     """Jobs and bills, what launches came to, what was spent, and what is left of quotas."""
 
     def __init__(
-        self, store: Store, rungs: Mapping[str, Rung], clock: Clock, name: str, moves: bool
+        self,
+        store: Store,
+        rungs: Mapping[str, Rung],
+        clock: Clock,
+        name: str,
+        moves: bool,
+        plans: bool,
     ) -> None:
         self._rungs = rungs
         self._clock = clock
@@ -29,6 +36,7 @@ class Sight:
         self.observatory = Observatory(store, rungs, clock, name, self.world)
         self.spending = Spending(store, rungs, clock, self.world)
         self.quotas = QuotaBook(list(rungs.values()), clock)
+        self._foresight = Foresight(rungs, self.observatory) if plans else None
 
     def observe(self) -> None:
         """Look at everything once. Raises nothing for a silent store or platform."""
@@ -66,8 +74,11 @@ class Sight:
             )
             for name, rung in self._rungs.items()
         }
+        views = tuple(map(self._with_pace, self.world.job_views()))
+        if self._foresight:
+            views = self._foresight.advised(views, rungs, self._clock.monotonic_s())
         return Snapshot(
-            tuple(map(self._with_pace, self.world.job_views())),
+            views,
             self.world.bill_views(),
             rungs,
             "" if self.world.bills_seen else "the open launches cannot be read yet",

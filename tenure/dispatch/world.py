@@ -6,9 +6,10 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from math import inf
 from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
@@ -98,6 +99,8 @@ class JobMemory:
     moves: int = 0  # how often it was asked to yield for a better machine
     moving_to: str = ""  # the rung that it was asked to yield for; '' once it is launched again
     left: dict[str, float] = field(default_factory=dict)  # rung: monotonic, passed over until then
+    enlisted_s: float = 0.0  # monotonic, by the age of the first record that names it
+    deadline_s: float | None = None  # monotonic; that and the plan's deadline_h
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
 
@@ -148,6 +151,7 @@ class World:
         self._clock = clock
         self._lock = RLock()
         self._plans: dict[str, PlanRecord] = {}  # by key
+        self._born_s: dict[str, float] = {}  # by key, monotonic: when it was stored
         self._watches: dict[str, Watch] = {}  # by experiment
         self._silent: dict[str, str] = {}  # experiment: why its listing failed
         self._letters = cycle(ID_LETTERS)  # the part of many open bills that is looked at next
@@ -411,6 +415,9 @@ class World:
             return
         self.troubles.pop(keys.PLANS, None)
         fresh = [row.key for row in rows if row.key not in self._plans]
+        now_s = self._clock.monotonic_s()
+        for row in rows:
+            self._born_s.setdefault(row.key, now_s - row.age_s)
         for key in fresh:
             try:
                 found = self._store.read(key)
@@ -426,7 +433,13 @@ class World:
     def _adopt_plans(self) -> None:
         """Jobs of every version, with the terms of the newest."""
         newest: dict[str, PlanRecord] = {}
-        for _, record in sorted(self._plans.items()):
+        enlisted_s: dict[
+            tuple[str, str], float
+        ] = {}  # by (plan, job), the first record that names it
+        for key, record in sorted(self._plans.items()):
+            for job in record.jobs:
+                first_s = enlisted_s.get((record.plan, job), inf)
+                enlisted_s[record.plan, job] = min(first_s, self._born_s[key])
             best = newest.get(record.plan)
             if best is None or record.version >= best.version:
                 newest[record.plan] = record
@@ -443,6 +456,8 @@ class World:
                 memory.priority = priority if isinstance(priority, int) else 0
                 memory.team = team if isinstance(team, str) else None
                 memory.plan = record.plan
+                memory.enlisted_s = enlisted_s[record.plan, job]
+                memory.deadline_s = _deadline_s(memory.enlisted_s, terms)
                 self.jobs[job] = memory
 
     def _observe_bills(self) -> None:
@@ -578,6 +593,8 @@ class World:
             moves=m.moves,
             moving_to=m.moving_to,
             left=dict(m.left),
+            since_s=m.enlisted_s,
+            deadline_s=m.deadline_s,
             not_before_s=m.not_before_s,
             asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )
@@ -623,6 +640,14 @@ def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
     most_s = spec.max_silence_s
     told = w.announced and replace(w.announced, silence_s=min(w.announced.silence_s, most_s))
     return replace(w, silence_s=min(w.silence_s, most_s), announced=told)
+
+
+def _deadline_s(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
+    """When a job is wanted, counted from its enlisting; what is no number is left out, as above."""
+    hours = terms.get("deadline_h")
+    if isinstance(hours, bool) or not isinstance(hours, (int, float)) or not 0 < hours < inf:
+        return None
+    return enlisted_s + 3600.0 * hours
 
 
 def _budget(told: object) -> dict[str, float]:

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from tenure.dispatch.ledger import read_ledger
 from tenure.sim.pool_cloud import Machine
 from tenure.sim.pool_platforms import HOUR_S, POOL, Market
-from tenure.sim.pool_policies import POLICIES, Policy
+from tenure.sim.pool_policies import POLICIES, PRODUCT, Policy
 from tenure.sim.pool_world import LIMIT_S, Config, PoolWorld, Task
 from tenure.sim.run import quiet_folder
 from tenure.sim.store import DirectStore
@@ -47,6 +47,9 @@ class Week:
     span_h: float
     calls: int  # of the store and the platforms
     digest: str
+    late_h: dict[
+        str, float
+    ]  # job: hours from its deadline to its end, of those that had one and missed it
     broken: tuple[str, ...]  # invariants
 
     @property
@@ -106,8 +109,21 @@ def _told(world: PoolWorld, seed: int, digest: str) -> Week:
         now_s / HOUR_S,
         world.calls,
         digest,
+        _late_h(world, hours, now_s / HOUR_S),
         tuple(broken),
     )
+
+
+def _late_h(world: PoolWorld, hours: dict[str, float], now_h: float) -> dict[str, float]:
+    """Of jobs that can finish; one that did not is late up to now."""
+    found = {}
+    for job, task in world.tasks.items():
+        if not task.can_finish or not task.config.deadline_h:
+            continue
+        took_h = hours.get(job, now_h - world.arrived_s[job] / HOUR_S)
+        if took_h > task.config.deadline_h:
+            found[job] = took_h - task.config.deadline_h
+    return found
 
 
 _CURRENCIES = ("usd", "credits", "quota_h")
@@ -141,7 +157,7 @@ def _unknown(machine: Machine, now_s: float) -> float:
 
 def _wrong_ends(world: PoolWorld, not_done: dict[str, str]) -> Iterator[str]:
     """Every job that can finish does, under our own policy; the others end for the right reason."""
-    if world.policy == "ours":
+    if world.policy in PRODUCT:
         for job, how in not_done.items():
             yield f"job {job} can finish and did not: {how}"
     for job, task in world.tasks.items():
@@ -152,7 +168,7 @@ def _wrong_ends(world: PoolWorld, not_done: dict[str, str]) -> Iterator[str]:
         want = "a bug of the experiment" if task.config.own_error else "MemoryError: "
         if want not in reason:
             yield f"job {job} cannot finish, and ended for another reason: {facts.phase}: {reason}"
-    if world.policy == "ours" and not world.settled:
+    if world.policy in PRODUCT and not world.settled:
         yield f"something is still open after {world.scheduler.now_s / HOUR_S:.0f} h"
 
 

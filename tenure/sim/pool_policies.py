@@ -1,6 +1,7 @@
 """Three answers to "stay or move", over one dispatcher: its own, and two that people use instead.
 
-``ours`` is the product's dispatcher as it is. The other two are the same dispatcher, with the same
+``ours`` is the product's dispatcher, which follows the ladder: its plans have no deadlines to look at.
+``planner`` is the same with its planner, which has. The other two are the same dispatcher, with the same
 leases, timers, retries and exclusions, which judges no speed and is told which rungs a job may use.
 """
 
@@ -15,8 +16,9 @@ from tenure.dispatch.loop import Dispatcher, Rung
 from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
-Policy = Literal["ours", "three", "stay"]
+Policy = Literal["ours", "planner", "three", "stay"]
 POLICIES: tuple[Policy, ...] = ("ours", "three", "stay")
+PRODUCT: tuple[Policy, ...] = ("ours", "planner")
 FAILURES = 3  # on one rung, after which a count of failures goes on to the next
 
 
@@ -86,6 +88,6 @@ def dispatcher_of(
     policy: Policy, store: Store, rungs: Sequence[Rung], clock: Clock, name: str
 ) -> Dispatcher:
     """The dispatcher of a policy."""
-    if policy == "ours":
-        return Dispatcher(store, rungs, clock, name)
+    if policy in PRODUCT:
+        return Dispatcher(store, rungs, clock, name, plans=policy == "planner")
     return Rooted(store, rungs, clock, name, FAILURES if policy == "three" else None)

@@ -27,7 +27,7 @@ from tenure.sim.faults import Weather
 from tenure.sim.platform import Instance
 from tenure.sim.pool_cloud import Machine, PoolCloud, platform_of
 from tenure.sim.pool_platforms import HOUR_S, POOL, USUAL_FLOPS_PER_S, WEEK_S, Market, drawn
-from tenure.sim.pool_policies import Policy, dispatcher_of
+from tenure.sim.pool_policies import PRODUCT, Policy, dispatcher_of
 from tenure.sim.store import DirectStore, Object, Objects, SimulatedStore
 from tenure_protocol.lease import keys
 from tenure_protocol.records import JobSpec
@@ -69,6 +69,7 @@ class Config:
     memory_gib: float
     told: bool  # whether its code tells how many FLOPs a step has
     own_error: bool = False  # its code raises in the second hour
+    deadline_h: float = 0.0  # from its arrival; what the planner is told
     fit: tuple[tuple[str, float], ...] = ()  # card: how much better it suits it than others
 
     @property
@@ -99,6 +100,7 @@ def configs_of(seed: int, pool: Sequence[Market] = POOL) -> list[Config]:
                 memory_gib=rng.choice((8.0, 12.0, 12.0, 14.0, 20.0, 20.0, 40.0)),
                 told=rng.random() < 0.75,
                 fit=tuple((m.card, rng.uniform(0.85, 1.15)) for m in pool),
+                deadline_h=_deadline_h(seed, number, hours),
             )
         )
     at_s = rng.uniform(0.0, 40.0) * HOUR_S
@@ -106,6 +108,11 @@ def configs_of(seed: int, pool: Sequence[Market] = POOL) -> list[Config]:
     at_s = rng.uniform(0.0, 40.0) * HOUR_S
     too_large = Config(len(found) + 1, at_s, 1, 150, 120.0, told=True)
     return [*found, raises, too_large]
+
+
+def _deadline_h(seed: int, number: int, hours: float) -> float:
+    """Two to eight times what the usual card needs, and at least half a day."""
+    return max(12.0, hours * drawn(seed, "deadline", number).uniform(2.0, 8.0))
 
 
 @dataclass(frozen=True)
@@ -277,6 +284,8 @@ class PoolWorld:
         clock = SimulatedClock(self.scheduler, self.scheduler.process("enlisting"), self.rng)
         rungs = [market.name for market in self.pool]
         terms: dict[str, object] = {"rungs": rungs, "priority": 0}
+        if config.deadline_h:
+            terms["deadline_h"] = config.deadline_h
         name = f"p{config.number}"
         store = DirectStore(self.objects)
         enlist(store, name, "pool", [task.spec for task in tasks], terms, clock)
@@ -329,7 +338,7 @@ class PoolWorld:
         found = []
         for market in self.pool:
             config = {"cloud": self.cloud, "process": process, "market": market}
-            kind = platform_of(market, tells_quota=self.policy == "ours")
+            kind = platform_of(market, tells_quota=self.policy in PRODUCT)
             runner = kind(market.name, config, Site(_NOWHERE, clock))
             found.append(
                 Rung(

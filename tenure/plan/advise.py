@@ -1,0 +1,243 @@
+"""Which rungs a job with a deadline may use now: the cheapest that are on time, and the sure one in time.
+
+Pure. The dispatcher asks it at each round for every job whose plan has ``deadline_h``. The rule is that
+of *Can't Be Late* (NSDI 24) turned to whole jobs: as long as what is left could still be done on a sure rung
+before the deadline, a job takes what is cheap and waits for it; from that moment on it goes to the sure
+rung. Nobody computes a sum over two currencies: a price in quota hours or credits counts for what it is
+worth in dollars (:mod:`tenure.plan.shadow`), which is nothing while it would be left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf
+
+#: A forecast is taken to be wrong by so much.
+SAFETY = 1.15
+#: Starts that a job keeps time for beside the one that the sure rung needs: the next launch may never claim.
+SPARE_STARTS = 2.0
+#: A rung is cheap where it saves at least this share of what the sure one would take.
+LEAST_SAVING = 0.1
+#: A holder on a rung that may be lost stays after the last moment if it is lost before its end with less than this.
+RISK_ALLOWED = 0.05
+#: How fast what a job may cost rises: 1 is evenly, 2 is fast at first. Of 0.5, 1 and 2 the last cost least on four weeks of the pool.
+PATIENCE = 2.0
+#: While nobody knows how long a job is, a rung is held no longer than for this share of its time.
+UNKNOWN_SHARE = 0.1
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What one rung is expected to do with what is left of a job."""
+
+    rung: str
+    run_s: float  # for what is left, once started, if nothing is lost
+    start_s: float
+    usd_per_h: float  # of its machine; what is paid otherwise at its worth in dollars
+    death_per_h: float = 0.0  # machines lost per hour of one
+    milestone_s: float = 1800.0  # of work between two milestones: half of it is lost with a machine
+    sure: bool = False  # on demand: it is there when it is needed, and not taken away
+    slots: int = 1  # machines that it can be at one time
+
+    @property
+    def takes_s(self) -> float:
+        """Expected seconds from a launch to the end, with what losses cost.
+
+        Each of ``death_per_h * run`` losses costs a start and half of the time between two milestones.
+
+        >>> Prospect("spot", 36000.0, 300.0, 0.3, death_per_h=0.1, milestone_s=1800.0).takes_s
+        37500.0
+        """
+        losses = self.death_per_h * self.run_s / _HOUR_S
+        return self.start_s + self.run_s + losses * (self.start_s + self.milestone_s / 2.0)
+
+    @property
+    def usd(self) -> float:
+        """Expected dollars to the end."""
+        return self.usd_per_h * self.takes_s / _HOUR_S
+
+    @property
+    def safe_s(self) -> float:
+        """Time to keep for it: the forecast with its safety, and starts that fail."""
+        return SAFETY * self.takes_s + SPARE_STARTS * self.start_s
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A job with a deadline, and what each of its rungs is expected to do with what is left."""
+
+    job: str
+    since_s: float  # monotonic; when it was enlisted
+    deadline_s: float  # monotonic
+    prospects: Sequence[Prospect]  # in the user's order
+    guessed: bool = False  # how much is left is not known yet
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The order in which a job's rungs are tried, which of them wait, and why."""
+
+    order: tuple[str, ...]
+    #: Rungs that are not used yet, because what is cheaper may still come: monotonic, until then.
+    held: Mapping[str, float]
+    latest_s: float  # monotonic: the last moment to start on the sure rung
+    sure: str  # that rung; '' where the ladder has none
+    late_s: float  # how much too late even the fastest rung would be, if it began now; 0: on time
+    reason: str
+
+    def pressed(self, now_s: float) -> bool:
+        """Whether the last moment has come."""
+        return now_s >= self.latest_s
+
+
+def advise(jobs: Iterable[Outlook], now_s: float) -> dict[str, Advice]:
+    """What each job may use now, by its id. A job of which nothing is known gets no advice.
+
+    Sure rungs have few machines, so last moments are counted backwards from the deadlines, each rung's
+    jobs on its machines: two that need the same one do not both wait for the same moment.
+    """
+    known = [job for job in jobs if job.prospects]
+    last = _last_moments(known, now_s)
+    return {job.job: _advice(job, *last[job.job], now_s) for job in known}
+
+
+def _last_moments(jobs: Sequence[Outlook], now_s: float) -> dict[str, tuple[Prospect, float]]:
+    """Where each job goes when it must, and when at the latest, counted backwards.
+
+    The job with the latest deadline gets the end of a machine's time, and so on. Each takes the cheapest
+    sure rung that still has time for it, else the one where its last moment passed least long ago. Without a sure
+    rung in its ladder the others have to do.
+
+    >>> rung = Prospect("dear", 3600.0, 0.0, 3.0, sure=True, slots=1)
+    >>> jobs = [Outlook(name, 0.0, 36000.0, [rung]) for name in "ab"]
+    >>> {job: round(at_s) for job, (_, at_s) in _last_moments(jobs, 0.0).items()}
+    {'b': 31860, 'a': 27720}
+    """
+    free_until: dict[str, list[float]] = {}
+    found: dict[str, tuple[Prospect, float]] = {}
+    for job in sorted(jobs, key=lambda job: (job.deadline_s, job.job), reverse=True):
+        choices = []
+        for rung in [each for each in job.prospects if each.sure] or job.prospects:
+            machines = free_until.setdefault(rung.rung, [inf] * max(1, rung.slots))
+            begins_s = min(job.deadline_s, max(machines)) - rung.safe_s
+            choices.append((rung, begins_s))
+        in_time = [each for each in choices if each[1] >= now_s]
+        if in_time:
+            rung, begins_s = min(in_time, key=lambda each: (each[0].usd, -each[1]))
+        else:
+            rung, begins_s = max(choices, key=lambda each: each[1])
+        machines = free_until[rung.rung]
+        machines[machines.index(max(machines))] = begins_s
+        found[job.job] = rung, begins_s
+    return found
+
+
+def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advice:
+    left_s = job.deadline_s - now_s
+    fastest = min(job.prospects, key=lambda each: each.takes_s)
+    late_s = max(0.0, fastest.takes_s - left_s)
+    if now_s >= latest_s:
+        return _pressed(job, sure, latest_s, late_s, now_s)
+    order = sorted(job.prospects, key=lambda each: (each.takes_s > left_s, each.usd, each.takes_s))
+    held = {
+        each.rung: until_s
+        for each in order
+        if (until_s := _held(each, sure, job, latest_s)) > now_s
+    }
+    words = f"due in {_h(left_s)}"
+    if held:
+        best = order[0]
+        words += (
+            f"; {best.rung} would take {_h(best.takes_s)} and {best.usd:.2f} USD, and "
+            f"{_h(latest_s - now_s)} are left until {sure.rung} must begin "
+            f"({_h(sure.takes_s)}, {sure.usd:.2f} USD)"
+        )
+    return Advice(tuple(each.rung for each in order), held, latest_s, sure.rung, late_s, words)
+
+
+def _held(each: Prospect, sure: Prospect, job: Outlook, latest_s: float) -> float:
+    """Until when a rung is not used: what a job may cost rises from the cheapest way to the sure one.
+
+    It rises evenly with the time from the enlisting to the last moment, so that a job waits long for
+    a large saving and not at all for a small one.
+
+    >>> cheap, sure = Prospect("spot", 36000.0, 0.0, 0.3), Prospect("dear", 36000.0, 0.0, 1.3, sure=True)
+    >>> middle = Prospect("middle", 36000.0, 0.0, 0.8)
+    >>> job = Outlook("j", 1000.0, 90000.0, (cheap, middle, sure))
+    >>> [round(_held(each, sure, job, 41000.0)) for each in job.prospects]
+    [1000, 21000, 41000]
+    """
+    on_time = [rung.usd for rung in job.prospects if rung.takes_s <= job.deadline_s - job.since_s]
+    least = min(on_time, default=sure.usd)
+    span_s, extra = max(0.0, latest_s - job.since_s), each.usd - least
+    if extra <= LEAST_SAVING * each.usd:
+        return job.since_s
+    share = 1.0 if each.usd >= sure.usd else extra / (sure.usd - least)
+    until_s = job.since_s + float(share**PATIENCE) * span_s
+    if job.guessed:
+        until_s = min(until_s, job.since_s + UNKNOWN_SHARE * (job.deadline_s - job.since_s))
+    return until_s
+
+
+def _pressed(job: Outlook, sure: Prospect, latest_s: float, late_s: float, now_s: float) -> Advice:
+    """The last moment has come: the sure rung, then what is soonest done."""
+    left_s = job.deadline_s - now_s
+    rest = [each for each in job.prospects if each.rung != sure.rung]
+    rest.sort(key=lambda each: (not each.sure, each.takes_s))
+    order = (sure.rung, *(each.rung for each in rest))
+    due = f"due in {_h(left_s)}" if left_s > 0 else f"its deadline was {_h(-left_s)} ago"
+    if late_s > 0:
+        words = f"{due}, and the fastest rung needs {_h(left_s + late_s)}: it will be late"
+    else:
+        words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: the last moment for it has come"
+    return Advice(order, {}, latest_s, sure.rung, late_s, words)
+
+
+@dataclass(frozen=True)
+class Move:
+    """The holder is asked to yield, so that the job is on time."""
+
+    rung: str
+    reason: str
+
+
+def hurry(
+    advice: Advice, here: Prospect, others: Sequence[Prospect], deadline_s: float, now_s: float
+) -> Move | None:
+    """Where a running job goes on so as not to be late, or ``None``: it stays.
+
+    ``here`` is what is left where it runs, with no start; ``others`` can be had now. It moves only for a
+    rung that is expected to be done in time, or at least a tenth sooner; and after the last moment it leaves
+    a machine that may be lost before its end for a sure one.
+    """
+    left_s = deadline_s - now_s
+    late = here.takes_s > left_s
+    lost = 1.0 - exp(-here.death_per_h * here.run_s / _HOUR_S)
+    at_risk = advice.pressed(now_s) and not here.sure and lost > RISK_ALLOWED
+    if not late and not at_risk:
+        return None
+    able = [each for each in others if each.takes_s <= left_s and (each.sure or not at_risk)]
+    if able:
+        best = min(able, key=lambda each: (each.usd, each.takes_s))
+    else:
+        sooner = [each for each in others if each.takes_s <= 0.9 * here.takes_s]
+        if not late or not sooner:
+            return None
+        best = min(sooner, key=lambda each: each.takes_s)
+    why = (
+        f"it needs {_h(here.takes_s)} here and is due in {_h(left_s)}"
+        if late
+        else f"it is due in {_h(left_s)}, and is lost before its end here with {lost:.0%}"
+    )
+    return Move(best.rung, f"{why}; {best.rung} needs {_h(best.takes_s)} and {best.usd:.2f} USD")
+
+
+def _h(seconds: float) -> str:
+    """
+    >>> _h(5400.0), _h(90.0)
+    ('1.5 h', '0.03 h')
+    """
+    hours = seconds / _HOUR_S
+    return f"{hours:.1f} h" if abs(hours) >= 0.1 or hours == 0 else f"{hours:.2f} h"
