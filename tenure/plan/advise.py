@@ -140,7 +140,7 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
     late_s = max(0.0, fastest.takes_s - left_s)
     if now_s >= latest_s:
         return _pressed(job, sure, latest_s, late_s, now_s)
-    order = sorted(job.prospects, key=lambda each: (each.takes_s > left_s, each.usd, each.takes_s))
+    order = sorted(job.prospects, key=lambda each: (each.usd, each.takes_s))
     held = {
         each.rung: until_s
         for each in order
@@ -175,7 +175,7 @@ def _held(each: Prospect, sure: Prospect, job: Outlook, latest_s: float) -> floa
     if extra <= LEAST_SAVING * each.usd:
         return job.since_s
     share = 1.0 if each.usd >= sure.usd else extra / (sure.usd - least)
-    until_s = job.since_s + float(share**PATIENCE) * span_s
+    until_s = min(latest_s, job.since_s + float(share**PATIENCE) * span_s)
     if job.guessed:
         until_s = min(until_s, job.since_s + UNKNOWN_SHARE * (job.deadline_s - job.since_s))
     return until_s
@@ -208,14 +208,17 @@ def hurry(
 ) -> Move | None:
     """Where a running job goes on so as not to be late, or ``None``: it stays.
 
-    ``here`` is what is left where it runs, with no start; ``others`` can be had now. It moves only for a
-    rung that is expected to be done in time, or at least a tenth sooner; and after the last moment it leaves
-    a machine that may be lost before its end for a sure one.
+    ``here`` is what is left where it runs, with no start; ``others`` can be had now. Until the last moment
+    it stays, since what it does on a cheap machine need not be done on the sure one. Then it leaves a machine on
+    which it would be late for one that is expected to be done in time, or at least a tenth sooner; and one that
+    may be lost before its end for a sure one.
     """
+    if not advice.pressed(now_s):
+        return None
     left_s = deadline_s - now_s
     late = here.takes_s > left_s
     lost = 1.0 - exp(-here.death_per_h * here.run_s / _HOUR_S)
-    at_risk = advice.pressed(now_s) and not here.sure and lost > RISK_ALLOWED
+    at_risk = not here.sure and lost > RISK_ALLOWED
     if not late and not at_risk:
         return None
     able = [each for each in others if each.takes_s <= left_s and (each.sure or not at_risk)]
