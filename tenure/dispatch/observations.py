@@ -49,6 +49,8 @@ _READ_EVERY_S = 600.0  # what other dispatchers have seen
 
 #: Hours of work that the death rate of an unobserved platform is worth, against those observed.
 _PRIOR_H = 20.0
+#: What a worker that tells no format most likely computes in.
+_LIKELY_DTYPES = ("fp16", "bf16", "fp32")
 RUNNING = "running"
 FLOPS_OF = "FLOPs of "  # how the work of an experiment that tells them begins
 Place = tuple[str, str]  # runner, card
@@ -471,7 +473,9 @@ class Observatory:
     def expected(self, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
         """Speed in steps and useful share that such work is expected to have on a rung.
 
-        As seen there, else where most of it was seen, by the peaks of the two cards.
+        As seen there, else where most of it was seen, by the peaks of the two cards in its dtype; where that
+        is not told, in the first that both have a peak in. Good enough to plan with, and to be corrected
+        by the first milestone there; nobody is judged by it.
         """
         card = self.card_of(rung)
         if known := self.usual((rung.runner_name, card), left.work):
@@ -482,8 +486,14 @@ class Observatory:
             key=lambda row: (row[1].count, row[0]),
             default=None,
         )
-        ratio = peak_ratio(card, most[0][1], left.dtype) if most and left.dtype else None
-        return (most[1].per_s * ratio, most[1].share) if most and ratio else None
+        if most is None:
+            return None
+        ratios = (
+            peak_ratio(card, most[0][1], dtype)
+            for dtype in ([left.dtype] if left.dtype else _LIKELY_DTYPES)
+        )
+        ratio = next((each for each in ratios if each), None)
+        return (most[1].per_s * ratio, most[1].share) if ratio else None
 
     def pace(self, job: str) -> Pace | None:
         """What the attempt that holds a job has shown; ``None`` before its first milestone."""
