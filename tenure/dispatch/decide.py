@@ -143,7 +143,8 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
         return Wait(view.job), reason
 
     def had(names: tuple[str, ...]) -> list[Option]:
-        return [view.options[name] for name in names if _can_be_had(view, pace, name, this)]
+        options = [view.options[name] for name in names if name in view.options]
+        return [o for o in options if _can_be_had(view, o.rung, o.takes_s(pace.left), this)]
 
     if view.advice and (moved := _hurried(view, pace, this)):
         this.filling[moved.rung].keep()
@@ -175,7 +176,7 @@ def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
     others = [
         each
         for each in view.prospects
-        if each.rung != pace.rung and _can_be_had(view, pace, each.rung, this)
+        if each.rung != pace.rung and _can_be_had(view, each.rung, each.takes_s, this)
     ]
     return hurry(view.advice, here, others, view.deadline_s, this.now_s)
 
@@ -188,12 +189,11 @@ def _ladder(view: JobView) -> tuple[str, ...]:
     return (*advice.order, *(name for name in view.rungs if name not in advice.order))
 
 
-def _can_be_had(view: JobView, pace: Pace, name: str, this: _Round) -> bool:
+def _can_be_had(view: JobView, name: str, takes_s: float, this: _Round) -> bool:
     """Whether a job could be launched on a rung at once and end there, by what is known now."""
-    rung, option = this.snapshot.rungs.get(name), view.options.get(name)
+    rung = this.snapshot.rungs.get(name)
     return (
         rung is not None
-        and option is not None
         and not this.snapshot.unseen
         and not _excluded(view, name, this.snapshot)
         and rung.parked_until_s <= this.now_s
@@ -201,7 +201,7 @@ def _can_be_had(view: JobView, pace: Pace, name: str, this: _Round) -> bool:
         and not _missed(view, name)
         and this.filling[name].free > 0
         and view.cards <= rung.capacity.cards
-        and _beyond_quota(rung, view.cards, this, option.takes_s(pace.left)) is None
+        and _beyond_quota(rung, view.cards, this, takes_s) is None
     )
 
 
