@@ -91,9 +91,19 @@ class _Place:
     rows: dict[tuple[str, int], Observation] = field(default_factory=dict)
     etag: str = ""
     dirty: bool = False
+    #: Rows as they were last encoded: of hundreds, a few have changed when they are written again.
+    encoded: dict[tuple[str, int], tuple[Observation, bytes]] = field(default_factory=dict)
     #: By work, and by work and the launch that is not counted; both until rows change.
     usual: dict[str, Usual | None] = field(default_factory=dict)
     others: dict[tuple[str, str, int], Usual | None] = field(default_factory=dict)
+
+    def encode_rows(self) -> list[bytes]:
+        """The rows in canonical JSON, in their order."""
+        before, self.encoded = self.encoded, {}
+        for key, row in self.rows.items():
+            known = before.get(key)
+            self.encoded[key] = known if known and known[0] is row else (row, encode(row))
+        return [body for _, body in self.encoded.values()]
 
 
 class Observatory:
@@ -316,9 +326,8 @@ class Observatory:
     def _write(self, place: Place, kept: _Place) -> None:
         runner, card = place
         key = keys.observations(runner, card)
-        body = encode(
-            Observations(runner, card, self._name, tuple(kept.rows.values()), self._clock.nonce())
-        )
+        frame = Observations(runner, card, self._name, (), self._clock.nonce())
+        body = encode_with_rows(frame, kept.encode_rows())
         outcome = (
             self._store.replace(key, body, kept.etag)
             if kept.etag
@@ -604,6 +613,20 @@ def _possible(m: Manifest) -> bool:
     except ValueError:
         return False
     return True
+
+
+_NO_ROWS = b'"rows":[]'
+
+
+def encode_with_rows(frame: Observations, rows: Iterable[bytes]) -> bytes:
+    """What :func:`encode` gives for ``frame`` with these rows, which are in canonical JSON themselves.
+
+    No string can hold what stands for no rows: a quotation mark in one is written with a backslash.
+
+    >>> encode_with_rows(Observations("r", "c", "w", (), "n"), [b"{}", b"{}"])
+    b'{"card":"c","protocol":1,"rows":[{},{}],"runner":"r","write_id":"n","writer":"w"}'
+    """
+    return encode(frame).replace(_NO_ROWS, b'"rows":[' + b",".join(rows) + b"]", 1)
 
 
 def _seen(row: Observation) -> tuple[bool, float, float, bool, str]:

@@ -6,12 +6,13 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
+from tenure.dispatch.quality import NOTHING_SHOWN, Shown
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
@@ -100,6 +101,7 @@ class JobMemory:
     left: dict[str, float] = field(default_factory=dict)  # rung: monotonic, passed over until then
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
+    over: JobView | None = None  # the view of a job that is final, made once
 
     @property
     def final(self) -> bool:
@@ -539,12 +541,30 @@ class World:
         key = keys.witness(memory.experiment, memory.job)
         return watch.of(key, memory.read_etag, memory.witness.silence_allowed_s)
 
-    def job_views(self) -> tuple[JobView, ...]:
-        """Every job as :func:`decide` wants it."""
+    def job_views(
+        self, shown: Callable[[str], Shown] = lambda _: NOTHING_SHOWN
+    ) -> tuple[JobView, ...]:
+        """Every job as :func:`decide` wants it, with what is ``shown`` of each that is not over."""
         with self._lock:
-            return tuple(self._view(memory) for memory in self.jobs.values())
+            return tuple(
+                self._over(m) if m.final and not m.broken else self._view(m, shown(m.job))
+                for m in self.jobs.values()
+            )
 
-    def _view(self, m: JobMemory) -> JobView:
+    def _over(self, m: JobMemory) -> JobView:
+        """A job of which nothing is decided but that it is over: thousands of them cost no round anything.
+
+        So its age is that of the first look at its end.
+        """
+        terms, silent = (m.rungs, m.priority, m.plan), self._silent.get(m.experiment)
+        kept = m.over
+        if kept is None or kept.witness is not m.witness or kept.silent != silent or (
+            (kept.rungs, kept.priority, kept.plan) != terms
+        ):
+            kept = m.over = self._view(m)
+        return kept
+
+    def _view(self, m: JobMemory, shown: Shown = NOTHING_SHOWN) -> JobView:
         unread = m.witness is not None and m.etag != m.read_etag
         return JobView(
             job=m.job,
@@ -555,6 +575,7 @@ class World:
             plan=m.plan,
             kind=m.spec.kind if m.spec else None,
             cards=m.spec.cards if m.spec else 1,
+            work=shown.work,
             witness=m.witness,
             etag=m.read_etag,
             # a body that was renewed since it was read is judged by the age of the renewal
@@ -575,6 +596,9 @@ class World:
             unreadable=m.unreadable,
             faults={fault: tuple(sorted(rungs)) for fault, rungs in m.faults.items()},
             ended=m.ended,
+            pace=shown.pace,
+            usual=shown.usual,
+            options=shown.options,
             moves=m.moves,
             moving_to=m.moving_to,
             left=dict(m.left),

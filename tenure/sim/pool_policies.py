@@ -13,6 +13,7 @@ from typing import Literal
 from tenure.dispatch.decide import JobView, Snapshot
 from tenure.dispatch.loop import Dispatcher, Rung
 from tenure_protocol.clock import Clock
+from tenure_protocol.records import FINAL
 from tenure_protocol.store.api import Store
 
 Policy = Literal["ours", "three", "stay"]
@@ -53,8 +54,13 @@ class Rooted(Dispatcher):
             if bill.receipt is not None:
                 self._took(job, launch, bill.rung)
         seen = super().snapshot()
-        views = tuple(replace(view, rungs=self._allowed(view)) for view in seen.jobs)
-        return replace(seen, jobs=views)
+        return replace(seen, jobs=tuple(map(self._cut_down, seen.jobs)))
+
+    def _cut_down(self, view: JobView) -> JobView:
+        if view.witness is not None and view.witness.phase in FINAL:
+            return view
+        allowed = self._allowed(view)
+        return view if allowed == view.rungs else replace(view, rungs=allowed)
 
     def _took(self, job: str, launch: int, rung: str) -> None:
         home = self._homes.get(job)
