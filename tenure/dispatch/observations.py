@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 
 from tenure.dispatch import quality
@@ -96,6 +97,27 @@ class _Place:
     #: By work, and by work and the launch that is not counted; both until rows change.
     usual: dict[str, Usual | None] = field(default_factory=dict)
     others: dict[tuple[str, str, int], Usual | None] = field(default_factory=dict)
+
+    @cached_property
+    def claimed(self) -> dict[str, list[Observation]]:
+        """By rung, the rows of launches that claimed their job, the oldest first; until rows change."""
+        found: dict[str, list[Observation]] = {}
+        for row in self.rows.values():
+            if row.start_s is not None:
+                found.setdefault(row.rung, []).append(row)
+        return found
+
+    @cached_property
+    def worked(self) -> set[str]:
+        """The rungs of which there is work in a row; until rows change."""
+        return {row.rung for row in self.rows.values() if row.done}
+
+    def forget(self) -> None:
+        """Rows have changed: whatever was worked out from them is worked out anew."""
+        self.usual.clear()
+        self.others.clear()
+        self.__dict__.pop("claimed", None)
+        self.__dict__.pop("worked", None)
 
     def encode_rows(self) -> list[bytes]:
         """The rows in canonical JSON, in their order."""
@@ -254,8 +276,7 @@ class Observatory:
 
     def _forget(self, kept: _Place) -> None:
         """Rows of a place have changed: whatever was worked out from them is worked out anew."""
-        kept.usual.clear()
-        kept.others.clear()
+        kept.forget()
         self._start_s.clear()
         self._cards.clear()
 
@@ -399,12 +420,10 @@ class Observatory:
 
     def starts_s(self, rung: str) -> list[float]:
         """How long launches on a rung took to claim, the oldest first."""
-        return [
-            row.start_s
-            for kept in self._places.values()
-            for row in kept.rows.values()
-            if row.rung == rung and row.start_s is not None
-        ]
+        return [row.start_s for row in self._claimed_on(rung) if row.start_s is not None]
+
+    def _claimed_on(self, rung: str) -> list[Observation]:
+        return [row for kept in self._places.values() for row in kept.claimed.get(rung, ())]
 
     def start_s(self, rung: str) -> float | None:
         """The median of these; ``None`` where none was seen."""
@@ -419,7 +438,7 @@ class Observatory:
         window_s, reason = claim_window_s(starts, rung.capacity.window_s)
         if window_s <= LEAST_WINDOW_S:  # whoever asks for less knows its runner
             window_s = min(window_s, rung.capacity.window_s)
-        rows = [row for _, row in self.rows() if row.rung == rung.name and row.start_s is not None]
+        rows = self._claimed_on(rung.name)
         lost = sum(row.end == "lost" for row in rows)
         paid_h = sum(row.paid_s for row in rows) / 3600.0
         return Risks(
@@ -437,9 +456,7 @@ class Observatory:
 
     def _measured_card(self, rung: Rung) -> str | None:
         for (runner, card), kept in reversed(self._places.items()):
-            if runner == rung.runner_name and any(
-                row.rung == rung.name and row.done for row in kept.rows.values()
-            ):
+            if runner == rung.runner_name and rung.name in kept.worked:
                 return card
         return None
 

@@ -194,18 +194,19 @@ class World:
                 self._note(experiment, rows)
 
     def _note(self, experiment: str, rows: Iterable[Entry]) -> None:
-        for row in rows:
-            job = row.key.removeprefix(keys.experiment_witnesses(experiment)).removesuffix(".json")
-            memory = self.jobs.get(job)
+        prefix = keys.experiment_witnesses(experiment)
+        for key, etag, size, age_s in rows:
+            memory = self.jobs.get(key.removeprefix(prefix).removesuffix(".json"))
             if memory is None:
                 continue  # a witness of local mode, or of a plan not read yet
-            memory.etag, memory.age_s = row.etag, row.age_s
-            if self._worth_reading(memory, row.size % 8):
+            memory.etag, memory.age_s = etag, age_s
+            # most are as they were read, and nothing more is asked of those
+            if etag != memory.read_etag and self._worth_reading(memory, size % 8):
                 self.read(memory)
-            memory.residue = row.size % 8
+            memory.residue = size % 8
 
     def _worth_reading(self, memory: JobMemory, residue: int) -> bool:
-        if memory.etag in (memory.read_etag, memory.broken_etag):
+        if memory.etag == memory.broken_etag:
             return False
         w = memory.witness
         # One who was asked to end is judged by the newest body, however often he renews.
@@ -479,7 +480,9 @@ class World:
                 continue
             launch = int(number)
             seen.add((job, launch))
-            bill = self.bills.setdefault((job, launch), Bill(job, launch))
+            bill = self.bills.get((job, launch))
+            if bill is None:
+                bill = self.bills[job, launch] = Bill(job, launch)
             answered = self.read_bill(bill) and answered
         self.bills_seen = self.bills_seen or answered
         for job, launch in set(self.bills) - seen:
@@ -511,6 +514,8 @@ class World:
 
     def read_bill(self, bill: Bill) -> bool:
         """Read what is not known of it yet; whether the store answered."""
+        if bill.intent and bill.receipt and not self.troubles:
+            return True
         try:
             if bill.intent is None:
                 key = keys.intent(bill.job, bill.launch)
