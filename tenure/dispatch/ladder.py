@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tenure.dispatch.contract import Capacity, Runner
 from tenure_protocol.codec import canonical, short_id
@@ -30,6 +31,7 @@ class Rung:
     price: Price | None = None  # None: nothing is noted in the ledger
 
 
+@lru_cache(maxsize=16)  # a round asks for the names of all open launches
 def name_prefix(store_url: str) -> str:
     """How the name of every launch of a store begins.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 
 from tenure.dispatch import quality
@@ -103,9 +104,40 @@ class _Place:
     rows: dict[tuple[str, int], Observation] = field(default_factory=dict)
     etag: str = ""
     dirty: bool = False
+    #: Rows as they were last encoded: of hundreds, a few have changed when they are written again.
+    encoded: dict[tuple[str, int], tuple[Observation, bytes]] = field(default_factory=dict)
     #: By work, and by work and the launch that is not counted; both until rows change.
     usual: dict[str, Usual | None] = field(default_factory=dict)
     others: dict[tuple[str, str, int], Usual | None] = field(default_factory=dict)
+
+    @cached_property
+    def claimed(self) -> dict[str, list[Observation]]:
+        """By rung, the rows of launches that claimed their job, the oldest first; until rows change."""
+        found: dict[str, list[Observation]] = {}
+        for row in self.rows.values():
+            if row.start_s is not None:
+                found.setdefault(row.rung, []).append(row)
+        return found
+
+    @cached_property
+    def worked(self) -> set[str]:
+        """The rungs of which there is work in a row; until rows change."""
+        return {row.rung for row in self.rows.values() if row.done}
+
+    def forget(self) -> None:
+        """Rows have changed: whatever was worked out from them is worked out anew."""
+        self.usual.clear()
+        self.others.clear()
+        self.__dict__.pop("claimed", None)
+        self.__dict__.pop("worked", None)
+
+    def encode_rows(self) -> list[bytes]:
+        """The rows in canonical JSON, in their order."""
+        before, self.encoded = self.encoded, {}
+        for key, row in self.rows.items():
+            known = before.get(key)
+            self.encoded[key] = known if known and known[0] is row else (row, encode(row))
+        return [body for _, body in self.encoded.values()]
 
 
 class Observatory:
@@ -266,8 +298,7 @@ class Observatory:
 
     def _forget(self, kept: _Place) -> None:
         """Rows of a place have changed: whatever was worked out from them is worked out anew."""
-        kept.usual.clear()
-        kept.others.clear()
+        kept.forget()
         self._start_s.clear()
         self._cards.clear()
 
@@ -338,9 +369,8 @@ class Observatory:
     def _write(self, place: Place, kept: _Place) -> None:
         runner, card = place
         key = keys.observations(runner, card)
-        body = encode(
-            Observations(runner, card, self._name, tuple(kept.rows.values()), self._clock.nonce())
-        )
+        frame = Observations(runner, card, self._name, (), self._clock.nonce())
+        body = encode_with_rows(frame, kept.encode_rows())
         outcome = (
             self._store.replace(key, body, kept.etag)
             if kept.etag
@@ -412,12 +442,10 @@ class Observatory:
 
     def starts_s(self, rung: str) -> list[float]:
         """How long launches on a rung took to claim, the oldest first."""
-        return [
-            row.start_s
-            for kept in self._places.values()
-            for row in kept.rows.values()
-            if row.rung == rung and row.start_s is not None
-        ]
+        return [row.start_s for row in self._claimed_on(rung) if row.start_s is not None]
+
+    def _claimed_on(self, rung: str) -> list[Observation]:
+        return [row for kept in self._places.values() for row in kept.claimed.get(rung, ())]
 
     def start_s(self, rung: str) -> float | None:
         """The median of these; ``None`` where none was seen."""
@@ -432,7 +460,7 @@ class Observatory:
         window_s, reason = claim_window_s(starts, rung.capacity.window_s)
         if window_s <= LEAST_WINDOW_S:  # whoever asks for less knows its runner
             window_s = min(window_s, rung.capacity.window_s)
-        rows = [row for _, row in self.rows() if row.rung == rung.name and row.start_s is not None]
+        rows = self._claimed_on(rung.name)
         lost = sum(row.end == "lost" for row in rows)
         paid_h = sum(row.paid_s for row in rows) / 3600.0
         return Risks(
@@ -450,9 +478,7 @@ class Observatory:
 
     def _measured_card(self, rung: Rung) -> str | None:
         for (runner, card), kept in reversed(self._places.items()):
-            if runner == rung.runner_name and any(
-                row.rung == rung.name and row.done for row in kept.rows.values()
-            ):
+            if runner == rung.runner_name and rung.name in kept.worked:
                 return card
         return None
 
@@ -661,6 +687,20 @@ def _possible(m: Manifest) -> bool:
     except ValueError:
         return False
     return True
+
+
+_NO_ROWS = b'"rows":[]'
+
+
+def encode_with_rows(frame: Observations, rows: Iterable[bytes]) -> bytes:
+    """What :func:`encode` gives for ``frame`` with these rows, which are in canonical JSON themselves.
+
+    No string can hold what stands for no rows: a quotation mark in one is written with a backslash.
+
+    >>> encode_with_rows(Observations("r", "c", "w", (), "n"), [b"{}", b"{}"])
+    b'{"card":"c","protocol":1,"rows":[{},{}],"runner":"r","write_id":"n","writer":"w"}'
+    """
+    return encode(frame).replace(_NO_ROWS, b'"rows":[' + b",".join(rows) + b"]", 1)
 
 
 def _seen(row: Observation) -> tuple[bool, float, float, bool, str]:

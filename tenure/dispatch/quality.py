@@ -8,9 +8,10 @@ card's speed is predicted from another's. Work of different kinds is never compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from tenure_protocol.records import Observation
 
@@ -115,6 +116,18 @@ def takes_s(left: float, per_s: float, share: float) -> float:
     (20.0, inf)
     """
     return left / (per_s * share) if per_s > 0 else float("inf")
+
+
+class Shown(NamedTuple):
+    """What a dispatcher can say of a job and the attempt that holds it, as far as it is known."""
+
+    work: float | None = None  # FLOPs left, by all its cards together
+    pace: Pace | None = None  # None: it may not be judged
+    usual: Usual | None = None
+    options: Mapping[str, Option] = {}
+
+
+NOTHING_SHOWN = Shown()
 
 
 @dataclass(frozen=True)

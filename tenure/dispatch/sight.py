@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tenure.dispatch.contract import ALL_KINDS
-from tenure.dispatch.decide import JobView, RungView, Snapshot
+from tenure.dispatch.decide import RungView, Snapshot
 from tenure.dispatch.foresight import Foresight
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
+from tenure.dispatch.quality import Shown
 from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
 from tenure.dispatch.world import World
@@ -74,7 +74,7 @@ class Sight:
             )
             for name, rung in self._rungs.items()
         }
-        views = tuple(map(self._with_pace, self.world.job_views()))
+        views = self.world.job_views(self._shown)
         if self._foresight:
             views = self._foresight.advised(views, rungs, self._clock.monotonic_s())
         return Snapshot(
@@ -100,16 +100,11 @@ class Sight:
         """How many machines of each rung are open."""
         return Snapshot((), self.world.bill_views(), {}).taken
 
-    def _with_pace(self, view: JobView) -> JobView:
-        """A job with what its attempt has shown, and what is expected of every rung that it may use."""
-        if (work := self.observatory.flops_left(view.job)) is not None:
-            view = replace(view, work=work)
-        pace = self.observatory.pace(view.job) if self._moves else None
+    def _shown(self, job: str) -> Shown:
+        """What the attempt of a job has shown, and what is expected of every rung that it may use."""
+        work = self.observatory.flops_left(job)
+        pace = self.observatory.pace(job) if self._moves else None
         if pace is None:
-            return view
-        return replace(
-            view,
-            pace=pace,
-            usual=self.observatory.usual_of(view.job),
-            options=self.observatory.options(view.job, pace, view.rungs),
-        )
+            return Shown(work)
+        options = self.observatory.options(job, pace, self.world.jobs[job].rungs)
+        return Shown(work, pace, self.observatory.usual_of(job), options)

@@ -6,13 +6,14 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
 from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
+from tenure.dispatch.quality import NOTHING_SHOWN, Shown
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
@@ -103,6 +104,7 @@ class JobMemory:
     deadline_s: float | None = None  # monotonic; that and the plan's deadline_h
     refusal_look_s: float = 0.0
     refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
+    over: JobView | None = None  # the view of a job that is final, made once
 
     @property
     def final(self) -> bool:
@@ -196,18 +198,19 @@ class World:
                 self._note(experiment, rows)
 
     def _note(self, experiment: str, rows: Iterable[Entry]) -> None:
-        for row in rows:
-            job = row.key.removeprefix(keys.experiment_witnesses(experiment)).removesuffix(".json")
-            memory = self.jobs.get(job)
+        prefix = keys.experiment_witnesses(experiment)
+        for key, etag, size, age_s in rows:
+            memory = self.jobs.get(key.removeprefix(prefix).removesuffix(".json"))
             if memory is None:
                 continue  # a witness of local mode, or of a plan not read yet
-            memory.etag, memory.age_s = row.etag, row.age_s
-            if self._worth_reading(memory, row.size % 8):
+            memory.etag, memory.age_s = etag, age_s
+            # most are as they were read, and nothing more is asked of those
+            if etag != memory.read_etag and self._worth_reading(memory, size % 8):
                 self.read(memory)
-            memory.residue = row.size % 8
+            memory.residue = size % 8
 
     def _worth_reading(self, memory: JobMemory, residue: int) -> bool:
-        if memory.etag in (memory.read_etag, memory.broken_etag):
+        if memory.etag == memory.broken_etag:
             return False
         w = memory.witness
         # One who was asked to end is judged by the newest body, however often he renews.
@@ -492,7 +495,9 @@ class World:
                 continue
             launch = int(number)
             seen.add((job, launch))
-            bill = self.bills.setdefault((job, launch), Bill(job, launch))
+            bill = self.bills.get((job, launch))
+            if bill is None:
+                bill = self.bills[job, launch] = Bill(job, launch)
             answered = self.read_bill(bill) and answered
         self.bills_seen = self.bills_seen or answered
         for job, launch in set(self.bills) - seen:
@@ -524,6 +529,8 @@ class World:
 
     def read_bill(self, bill: Bill) -> bool:
         """Read what is not known of it yet; whether the store answered."""
+        if bill.intent and bill.receipt and not self.troubles:
+            return True
         try:
             if bill.intent is None:
                 key = keys.intent(bill.job, bill.launch)
@@ -554,12 +561,33 @@ class World:
         key = keys.witness(memory.experiment, memory.job)
         return watch.of(key, memory.read_etag, memory.witness.silence_allowed_s)
 
-    def job_views(self) -> tuple[JobView, ...]:
-        """Every job as :func:`decide` wants it."""
+    def job_views(
+        self, shown: Callable[[str], Shown] = lambda _: NOTHING_SHOWN
+    ) -> tuple[JobView, ...]:
+        """Every job as :func:`decide` wants it, with what is ``shown`` of each that is not over."""
         with self._lock:
-            return tuple(self._view(memory) for memory in self.jobs.values())
+            return tuple(
+                self._over(m) if m.final and not m.broken else self._view(m, shown(m.job))
+                for m in self.jobs.values()
+            )
 
-    def _view(self, m: JobMemory) -> JobView:
+    def _over(self, m: JobMemory) -> JobView:
+        """A job of which nothing is decided but that it is over: thousands of them cost no round anything.
+
+        So its age is that of the first look at its end.
+        """
+        terms, silent = (m.rungs, m.priority, m.plan), self._silent.get(m.experiment)
+        kept = m.over
+        if (
+            kept is None
+            or kept.witness is not m.witness
+            or kept.silent != silent
+            or ((kept.rungs, kept.priority, kept.plan) != terms)
+        ):
+            kept = m.over = self._view(m)
+        return kept
+
+    def _view(self, m: JobMemory, shown: Shown = NOTHING_SHOWN) -> JobView:
         unread = m.witness is not None and m.etag != m.read_etag
         return JobView(
             job=m.job,
@@ -570,6 +598,7 @@ class World:
             plan=m.plan,
             kind=m.spec.kind if m.spec else None,
             cards=m.spec.cards if m.spec else 1,
+            work=shown.work,
             witness=m.witness,
             etag=m.read_etag,
             # a body that was renewed since it was read is judged by the age of the renewal
@@ -590,6 +619,9 @@ class World:
             unreadable=m.unreadable,
             faults={fault: tuple(sorted(rungs)) for fault, rungs in m.faults.items()},
             ended=m.ended,
+            pace=shown.pace,
+            usual=shown.usual,
+            options=shown.options,
             moves=m.moves,
             moving_to=m.moving_to,
             left=dict(m.left),

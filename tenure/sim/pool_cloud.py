@@ -87,6 +87,7 @@ class PoolCloud(Cloud):
         self._slots: dict[str, list[Machine | None]] = {m.name: [None] * m.slots for m in pool}
         self._ordered: dict[tuple[str, int], int] = {}  # (rung, slot): launches so far
         self._of: dict[str, list[Machine]] = {market.name: [] for market in pool}
+        self._alive: dict[str, list[Machine]] = {market.name: [] for market in pool}  # or were
         for market in pool:
             for at_s, _ in self.seasons[market.name].closed if market.lives_h else ():
                 scheduler.at(at_s, partial(self._take_back_all, market.name))
@@ -125,6 +126,7 @@ class PoolCloud(Cloud):
         )
         self._slots[market.name][slot] = machine
         self._of[market.name].append(machine)
+        self._alive[market.name].append(machine)
         self.machines[machine.name] = self.instances[machine.name] = machine
         if host.starts:
             self.scheduler.at(now_s + host.start_s, partial(self._begin, machine))
@@ -211,7 +213,8 @@ class PoolCloud(Cloud):
 
     def running(self, rung: str) -> list[Machine]:
         """What still runs there."""
-        return [machine for machine in self._of[rung] if not machine.ended]
+        found = self._alive[rung] = [each for each in self._alive[rung] if not each.ended]
+        return list(found)
 
     # -------------------------------------------------------------------------------- grants
 

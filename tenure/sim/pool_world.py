@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -149,23 +150,31 @@ class IndexedObjects(Objects):
 
     def __init__(self, scheduler: Scheduler, weather: Weather, world: PoolWorld) -> None:
         super().__init__(scheduler, weather, world)
-        self._folders: dict[str, set[str]] = {}
+        self._folders: dict[str, list[str]] = {}  # their keys, sorted
 
     def put(self, process: Process | None, key: str, body: bytes) -> Written:
-        self._folders.setdefault(_folder(key), set()).add(key)
+        if key not in self.objects:
+            insort(self._folders.setdefault(_folder(key), []), key)
         return super().put(process, key, body)
 
     def delete(self, process: Process | None, key: str) -> bool:
-        self._folders.get(_folder(key), set()).discard(key)
+        if key in self.objects:
+            self._folders[_folder(key)].remove(key)
         return super().delete(process, key)
 
     def list(self, prefix: str) -> list[Entry]:
         folder = _folder(prefix)
         if not folder:
             return super().list(prefix)
-        found = sorted(k for k in self._folders.get(folder, ()) if k.startswith(prefix))
-        held = ((key, self.objects[key]) for key in found)
-        return [Entry(key, o.etag, len(o.body), self._age_s(o.at_s)) for key, o in held]
+        found = self._folders.get(folder, [])
+        rows, skewed, now_s = [], self._weather.skew_s, self._scheduler.now_s
+        for key in found[bisect_left(found, prefix) :]:
+            if not key.startswith(prefix):
+                break
+            body, etag, at_s = self.objects[key]
+            age_s = self._age_s(at_s) if skewed else now_s - at_s
+            rows.append(Entry(key, etag, len(body), age_s))
+        return rows
 
 
 def _folder(key: str) -> str:

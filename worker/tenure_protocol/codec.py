@@ -52,15 +52,19 @@ class NewerProtocol(Corrupt):
         self.found = found
 
 
+#: Made once: json.dumps makes one for every call that asks for anything but its defaults.
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
+
 def canonical(value: object) -> bytes:
     """UTF-8 JSON with sorted keys, no spaces and no NaN: equal values give equal bytes.
 
     >>> canonical({"b": 1, "a": [True, None]})
     b'{"a":[true,null],"b":1}'
     """
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def sha256_hex(body: bytes) -> str:
@@ -83,23 +87,22 @@ def plain(value: object) -> Json:
     A field declared as a float is written as one, so that ``30`` and ``30.0`` give one id.
     Raises ``ValueError`` for NaN and infinity, ``TypeError`` for what has no JSON form.
     """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        floats = _floats(type(value))
-        return {
-            field.name: plain(float(item) if field.name in floats else item)
-            for field in dataclasses.fields(value)
-            if (item := getattr(value, field.name)) is not None
-        }
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (str, int)):  # bool is an int; most values are these
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} has no JSON form")
         return value
+    if shape := _shape(type(value)):
+        return {
+            field.name: plain(float(item) if field.is_float else item)
+            for field in shape.fields
+            if (item := getattr(value, field.name)) is not None
+        }
+    if isinstance(value, (dict, Mapping)):  # in this order: asking for a Mapping alone is slow
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -163,19 +166,59 @@ def decode(kind: type[R], value: object, key: str = "?") -> R:
     return typing.cast(R, _build(kind, value, "", key))
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, object]:
-    return typing.get_type_hints(kind)
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """What is known of one field of a dataclass before any value is seen."""
+
+    name: str
+    hint: object
+    needed: bool
+    is_float: bool
+    fits: frozenset[type]  # JSON values of exactly these types are taken as they are
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """The fields of a dataclass, in their order."""
+
+    fields: tuple[_Field, ...]
+    names: frozenset[str]
 
 
 @functools.cache
-def _floats(kind: type) -> frozenset[str]:
-    return frozenset(n for n, hint in _hints(kind).items() if hint in (float, float | None))
+def _shape(kind: type) -> _Shape | None:
+    """Worked out once for a dataclass; ``None`` for any other type."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    hints = typing.get_type_hints(kind)
+    fields = tuple(
+        _Field(
+            field.name,
+            hint := hints[field.name],
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            hint in (float, float | None),
+            _fitting(hint),
+        )
+        for field in dataclasses.fields(kind)
+    )
+    return _Shape(fields, frozenset(field.name for field in fields))
+
+
+def _fitting(hint: object) -> frozenset[type]:
+    """The types of JSON values in which nothing can be wrong for a field.
+
+    >>> sorted(kind.__name__ for kind in _fitting(int | None)), _fitting(tuple[int, ...])
+    (['NoneType', 'int'], frozenset())
+    """
+    if hint is object or hint == Json:
+        return frozenset({type(None), bool, int, float, str, list, dict})
+    args = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return frozenset({type(None), bool, int, float, str} & set(args))
 
 
 def _build(kind: object, value: object, where: str, key: str) -> object:
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(typing.cast(type, kind), value, where, key)
+    if isinstance(kind, type) and (shape := _shape(kind)):
+        return _build_dataclass(kind, shape, value, where, key)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is object or kind == Json:
         return value
@@ -205,18 +248,21 @@ def _build(kind: object, value: object, where: str, key: str) -> object:
     raise Corrupt(f"{where or 'it'} is {value!r}, not {name}", key)
 
 
-def _build_dataclass(kind: type, value: object, where: str, key: str) -> object:
+def _build_dataclass(kind: type, shape: _Shape, value: object, where: str, key: str) -> object:
     if not isinstance(value, dict):
         raise Corrupt(f"{where or 'it'} is {value!r}, not an object", key)
-    hints = _hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    if unknown := sorted(set(value) - set(fields)):
-        raise Corrupt(f"it has the unknown field {_join(where, unknown[0])!r}", key)
+    if not value.keys() <= shape.names:
+        unknown = min(value.keys() - shape.names)
+        raise Corrupt(f"it has the unknown field {_join(where, unknown)!r}", key)
     built = {}
-    for name, field in fields.items():
+    for field in shape.fields:
+        name = field.name
         if name in value:
-            built[name] = _build(hints[name], value[name], _join(where, name), key)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            item = value[name]
+            if type(item) not in field.fits:
+                item = _build(field.hint, item, _join(where, name), key)
+            built[name] = item
+        elif field.needed:
             raise Corrupt(f"it lacks the field {_join(where, name)!r}", key)
     try:
         return kind(**built)

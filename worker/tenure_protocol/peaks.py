@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ def peak(card: str, dtype: str) -> Peak | None:
     return Peak(row.tflops[dtype] * 1e12, row.source, measured=False)
 
 
+@lru_cache(maxsize=1024)  # a round asks for each job and rung; workers may tell any name of a card
 def known_peak(card: str, dtype: str) -> Peak | None:
     """The same, and ``None`` too for a known card that has no peak in a dtype.
 

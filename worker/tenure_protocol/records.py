@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeVar, cast
 
 from tenure_protocol.codec import Corrupt, NewerProtocol, canonical, decode, encode, parse, plain
@@ -123,7 +124,7 @@ class JobSpec:
         if self.patience_s <= 0 or self.max_silence_s <= 0:
             raise ValueError("patience_s and max_silence_s are positive seconds")
 
-    @property
+    @cached_property
     def id(self) -> str:
         """First 26 characters of lowercase base32 of SHA-256 over the canonical JSON."""
         return short_id(encode(self))

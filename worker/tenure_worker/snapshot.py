@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +20,7 @@ _NumpyState = tuple[str, Sequence[int], int, int, float]
 
 STATE_FILE = "training_state.pt"
 MANIFEST = "manifest.json"
+_SMALL = 1 << 16  # bytes
 
 
 def names(folder: Path, prefix: str) -> list[str]:
@@ -26,7 +28,7 @@ def names(folder: Path, prefix: str) -> list[str]:
 
     Raises ``ValueError`` for a name that no key under ``prefix`` can hold.
     """
-    found = [p.relative_to(folder).as_posix() for p in sorted(folder.rglob("*")) if p.is_file()]
+    found = sorted(_files(folder), key=lambda name: name.split("/"))
     for name in found:
         if name == MANIFEST:
             raise ValueError(f"a snapshot's own file may not be named {MANIFEST}")
@@ -34,17 +36,29 @@ def names(folder: Path, prefix: str) -> list[str]:
     return found
 
 
+def _files(folder: Path | str, under: str = "") -> Iterator[str]:
+    """Of a folder and those in it; a linked file counts, a linked folder is not entered."""
+    with os.scandir(folder) as found:
+        for each in found:
+            if each.is_dir(follow_symlinks=False):
+                yield from _files(each.path, f"{under}{each.name}/")
+            elif each.is_file():
+                yield under + each.name
+
+
 def entries(folder: Path, prefix: str) -> dict[str, FileEntry]:
     """Digest and size of every file under ``folder``, by name. Raises as :func:`names` does."""
-    return {
-        name: FileEntry(_sha256(folder / name), (folder / name).stat().st_size)
-        for name in names(folder, prefix)
-    }
+    return {name: FileEntry(*_digest(folder / name)) for name in names(folder, prefix)}
 
 
-def _sha256(path: Path) -> str:
+def _digest(path: Path) -> tuple[str, int]:
+    """SHA-256 of a file, and its size in bytes."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        size = os.fstat(file.fileno()).st_size
+        if size <= _SMALL:  # file_digest would clear its buffer of 256 KiB first
+            body = file.read()
+            return sha256_hex(body), len(body)
+        return hashlib.file_digest(file, "sha256").hexdigest(), size
 
 
 def read_manifest(store: Store, job: str, pointer: Pointer) -> Manifest:
@@ -71,7 +85,7 @@ def fetch(
         target.parent.mkdir(parents=True, exist_ok=True)
         if not store.get_file(prefix + name, target, progress):
             raise Corrupt("its manifest names it and it does not exist", prefix + name)
-        if target.stat().st_size != entry.size or _sha256(target) != entry.sha256:
+        if _digest(target) != (entry.sha256, entry.size):
             raise Corrupt("its bytes differ from its manifest's digest", prefix + name)
     return manifest
 
