@@ -230,17 +230,23 @@ def kept(path: Path) -> dict[tuple[int, Policy], Week]:
     return found
 
 
-def weeks_of(count: int, seed: int, processes: int, path: Path | None) -> Iterator[Week]:
+def weeks_of(
+    count: int,
+    seed: int,
+    processes: int,
+    path: Path | None,
+    policies: Sequence[Policy] = POLICIES,
+) -> Iterator[Week]:
     """The weeks of so many seeds; those that ``path`` has are not run again, the others go there."""
     before = kept(path) if path else {}
     yield from (week for (number, _), week in before.items() if seed <= number < seed + count)
-    over = {number for number, _ in before if all((number, p) in before for p in POLICIES)}
+    over = {number for number, _ in before if all((number, p) in before for p in policies)}
     left = [number for number in range(seed, seed + count) if number not in over]
     part: list[Week] = []
-    for week in run_weeks(left, processes):
+    for week in run_weeks(left, processes, policies):
         yield week
         part.append(week)
-        if path and len(part) == len(POLICIES):  # a seed is kept when all of it is over
+        if path and len(part) == len(policies):  # a seed is kept when all of it is over
             said = [json.dumps({**asdict(each), "code": code_digest()}) + "\n" for each in part]
             with path.open("a") as file:
                 file.write("".join(said))

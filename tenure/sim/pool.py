@@ -47,9 +47,8 @@ class Week:
     span_h: float
     calls: int  # of the store and the platforms
     digest: str
-    late_h: dict[
-        str, float
-    ]  # job: hours from its deadline to its end, of those that had one and missed it
+    due: int  # jobs that can finish and have a deadline
+    late_h: dict[str, float]  # job: from its deadline to its end, of those that missed it
     broken: tuple[str, ...]  # invariants
 
     @property
@@ -109,6 +108,7 @@ def _told(world: PoolWorld, seed: int, digest: str) -> Week:
         now_s / HOUR_S,
         world.calls,
         digest,
+        sum(t.can_finish and t.config.deadline_h > 0 for t in world.tasks.values()),
         _late_h(world, hours, now_s / HOUR_S),
         tuple(broken),
     )
