@@ -220,6 +220,14 @@ class NotifySection(Section):
     stuck_s: Annotated[float, Field(ge=60)] = 3600.0  # that a job waits, for no want of slots
 
 
+class PlannerSection(Section):
+    """``[planner]``: whether jobs with a deadline are planned, and what other currencies are worth."""
+
+    enabled: bool = True
+    #: Dollars for one unit of a currency, such as credits that could be spent otherwise; 0 where not named.
+    usd_per: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+
+
 class _File(Section):
     """What may stand in the file; a section left out takes its defaults as a whole."""
 
@@ -231,6 +239,7 @@ class _File(Section):
     plans: PlansSection = PlansSection()
     dagster: DagsterSection = DagsterSection()
     notify: NotifySection = NotifySection()
+    planner: PlannerSection = PlannerSection()
 
 
 class Settings(BaseModel):
@@ -248,6 +257,7 @@ class Settings(BaseModel):
     plans: PlansSection
     dagster: DagsterSection
     notify: NotifySection = NotifySection()
+    planner: PlannerSection = PlannerSection()
     _place: Place = PrivateAttr(default_factory=lambda: Place("the built-in defaults", {}))
 
     def error(self, path: KeyPath, sentence: str) -> UsageError:
@@ -276,6 +286,7 @@ def load_settings(
     except ValidationError as error:
         raise place.first_mistake(error, _File) from None
     _check_runners(found, place)
+    _check_worths(found, place)
     settings = Settings(
         root=root,
         file=file,
@@ -289,6 +300,7 @@ def load_settings(
             update={"home": Path(os.path.normpath(root / found.dagster.home))}
         ),
         notify=found.notify,
+        planner=found.planner,
     )
     settings._place = place
     return settings
@@ -318,6 +330,18 @@ def _parse(text: str, file: Path | None) -> tuple[dict[str, object], Place]:
         reason = re.sub(r" \(at .*\)$", "", str(error))
         raise UsageError(f"{name}:{number}: not valid TOML: {reason}") from None
     return data, Place(name, key_lines(text))
+
+
+def _check_worths(found: _File, place: Place) -> None:
+    """Every currency that is worth something is one that a rung is paid in, and none is the dollar."""
+    known = {rung.price.currency for rung in found.rungs.values()} - {"usd"}
+    for currency in found.planner.usd_per:
+        if currency not in known:
+            what = "a dollar is worth a dollar" if currency == "usd" else "no rung is paid in it"
+            named = ", ".join(sorted(known)) or "none"
+            raise place.error(
+                ("planner", "usd_per", currency), f"{what}; other currencies of the rungs: {named}"
+            )
 
 
 def _check_runners(found: _File, place: Place) -> None:

@@ -14,6 +14,7 @@ from tenure.dispatch.observations import Place
 from tenure.dispatch.quality import Pace, Usual
 from tenure.dispatch.quota import Left
 from tenure.dispatch.spending import Spent
+from tenure.plan.advise import Advice
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.fingerprint import compare, refusing, telling
@@ -149,7 +150,7 @@ def _quota(dispatcher: Dispatcher, view: JobView) -> dict[str, Left]:
     return {name: left for name, left in known.items() if left}
 
 
-def numbers_of(dispatcher: Dispatcher, view: JobView, grounds: Grounds) -> Numbers:
+def numbers_of(dispatcher: Dispatcher, view: JobView, grounds: Grounds, clock: Clock) -> Numbers:
     """All of them, with their unit in the key; what is not known is left out."""
     w = view.witness
     numbers = _of_launches(view, grounds)
@@ -165,6 +166,8 @@ def numbers_of(dispatcher: Dispatcher, view: JobView, grounds: Grounds) -> Numbe
             name: {key: value for key, value in asdict(each).items() if key != "rung"}
             for name, each in options.items()
         }
+    if view.advice and not _over(view):
+        numbers["deadline"] = _of_deadline(view, view.advice, clock.monotonic_s())
     numbers["budget"] = {currency: dict(sums) for currency, sums in grounds.budget.items()}
     numbers["quota"] = {
         name: _known({"left_h": left.hours, "renews_at_s": left.renews_at_s, "reason": left.reason})
@@ -231,6 +234,32 @@ def _of_rung(dispatcher: Dispatcher, name: str) -> Numbers:
         "restart_s": risks.restart_s,
         "death_per_h": risks.death_per_h,
     }
+
+
+def _of_deadline(view: JobView, advice: Advice, now_s: float) -> Numbers:
+    """When it is due, when it must be on the sure rung, and what the planner expects of each rung."""
+    return _known(
+        {
+            "due_s": None if view.deadline_s is None else view.deadline_s - now_s,
+            "sure_rung": advice.sure,
+            "latest_start_s": advice.latest_s - now_s,
+            "late_s": advice.late_s or None,
+            "rungs": {
+                each.rung: _known(
+                    {
+                        "takes_s": each.takes_s,
+                        "usd": each.usd,
+                        "death_per_h": each.death_per_h,
+                        "sure": each.sure,
+                        "held_s": until_s - now_s
+                        if (until_s := advice.held.get(each.rung))
+                        else None,
+                    }
+                )
+                for each in view.prospects
+            },
+        }
+    )
 
 
 def _of_pace(pace: Pace, common: Usual | None, w: Witness | None) -> Numbers:

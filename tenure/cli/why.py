@@ -96,7 +96,7 @@ def explain(place: Workplace, job: str) -> Answer:
     told = [*(hint for hint in hints if hint), *moved(place.store, grounds.manifest)]
     reason = "\n".join([*now, *told, *_history_lines(history)])
     rows = launch_rows(history, grounds.entries, grounds.observed, view.witness)
-    return Answer(job, action, reason, numbers_of(dispatcher, view, grounds), tuple(rows))
+    return Answer(job, action, reason, numbers_of(dispatcher, view, grounds, SYSTEM), tuple(rows))
 
 
 def _rung(tick: Tick, view: JobView, history: History) -> str:

@@ -33,12 +33,12 @@ class Foresight:
         self,
         rungs: Mapping[str, Rung],
         observatory: Observatory,
-        usd_per_unit: Mapping[str, float] | None = None,
+        usd_per: Mapping[str, float],
     ) -> None:
-        """``usd_per_unit``: what one unit of a currency other than dollars is worth; 0 where not named."""
+        """``usd_per``: what one unit of a currency other than dollars is worth; 0 where not named."""
         self._rungs = rungs
         self._observatory = observatory
-        self.worth = dict(usd_per_unit or {})
+        self._usd_per = dict(usd_per)
 
     def advised(
         self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
@@ -119,7 +119,7 @@ class Foresight:
         if rung.price is None:
             return 0.0
         unit = rung.price.currency
-        return rung.price.per_h * (1.0 if unit == "usd" else self.worth.get(unit, 0.0))
+        return rung.price.per_h * (1.0 if unit == "usd" else self._usd_per.get(unit, 0.0))
 
 
 def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[float | None]:

@@ -108,12 +108,13 @@ class Dispatcher:
         troubles: Mapping[str, str] | None = None,
         moves: bool = True,
         plans: bool = True,
+        usd_per: Mapping[str, float] | None = None,
         notifier: Notifier | None = None,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
         Without ``moves`` no holder is asked to yield for a better machine; without ``plans`` deadlines
-        are not looked at.
+        are not looked at. ``usd_per``: dollars for one unit of another currency, for the planner.
         """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
@@ -130,7 +131,8 @@ class Dispatcher:
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
         self.notifier = notifier
-        self._sight = Sight(store, self.rungs, clock, self.name, moves, plans and moves)
+        planner = dict(usd_per or {}) if plans and moves else None
+        self._sight = Sight(store, self.rungs, clock, self.name, moves, planner)
         self.world, self.observatory = self._sight.world, self._sight.observatory
         self.spending = self._sight.spending
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)

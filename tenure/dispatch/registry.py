@@ -156,4 +156,13 @@ def build_dispatcher(
     store = store or open_settings_store(settings)
     name = f"dispatcher-{clock.nonce()}"
     notifier = Notifier.of(settings, store, clock, name)
-    return Dispatcher(store, rungs, clock, name, broken, notifier=notifier)
+    return Dispatcher(
+        store,
+        rungs,
+        clock,
+        name,
+        broken,
+        notifier=notifier,
+        plans=settings.planner.enabled,
+        usd_per=settings.planner.usd_per,
+    )

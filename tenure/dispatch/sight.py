@@ -27,8 +27,9 @@ class Sight:
         clock: Clock,
         name: str,
         moves: bool,
-        plans: bool,
+        planner: Mapping[str, float] | None,
     ) -> None:
+        """``planner``: dollars for one unit of other currencies; ``None``: there is no planner."""
         self._rungs = rungs
         self._clock = clock
         self._moves = moves
@@ -36,7 +37,7 @@ class Sight:
         self.observatory = Observatory(store, rungs, clock, name, self.world)
         self.spending = Spending(store, rungs, clock, self.world)
         self.quotas = QuotaBook(list(rungs.values()), clock)
-        self._foresight = Foresight(rungs, self.observatory) if plans else None
+        self._foresight = None if planner is None else Foresight(rungs, self.observatory, planner)
 
     def observe(self) -> None:
         """Look at everything once. Raises nothing for a silent store or platform."""

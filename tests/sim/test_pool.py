@@ -253,6 +253,53 @@ def test_a_loss_after_five_minutes_spends_budget(monkeypatch: Patch) -> None:
     assert _rungs(world) == {"first": 6}
 
 
+# ------------------------------------------------------------------------------- deadlines
+
+CHEAP = replace(PLAIN, name="cheap", slots=1)
+SURE = replace(LAST, name="sure", per_h=2.0)
+
+
+@pytest.mark.parametrize(("policy", "sure"), [("ours", 1), ("planner", 0)])
+def test_a_job_with_time_waits_for_the_cheap_machine(
+    policy: Policy, sure: int, monkeypatch: Patch
+) -> None:
+    _fixed(monkeypatch, lambda *_: GOOD)
+    world = _world(policy, _config(4, jobs=2, deadline_h=40.0), CHEAP, SURE)
+    assert all(end.startswith("finished") for end in _ends(world))
+    assert _rungs(world)["sure"] == sure and _late(world) == []
+
+
+def test_a_job_without_time_takes_the_sure_machine_in_time(monkeypatch: Patch) -> None:
+    _fixed(monkeypatch, lambda *_: GOOD)
+    world = _world("planner", _config(4, jobs=2, deadline_h=7.0), CHEAP, SURE)
+    assert _rungs(world)["sure"] == 1 and _late(world) == []
+
+
+def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(monkeypatch: Patch) -> None:
+    """Its machines live for an hour and a half: the job leaves for the sure one while there is time."""
+    spot = replace(CHEAP, price_class="spot")
+    _fixed(
+        monkeypatch,
+        lambda rung, *_: replace(GOOD, lives_s=5400.0) if rung == "cheap" else GOOD,
+    )
+    world = _world("planner", _config(10, deadline_h=16.0), spot, SURE)
+    assert _ends(world) == ["finished finished"] and _late(world) == []
+    assert _rungs(world)["cheap"] > 1 and _rungs(world)["sure"] == 1
+
+
+def _late(world: PoolWorld) -> list[str]:
+    hours = {job: (at_s - world.arrived_s[job]) / HOUR_S for job, at_s in world.ended_s.items()}
+    return [job for job, took_h in hours.items() if took_h > world.tasks[job].config.deadline_h]
+
+
+def test_a_week_with_the_planner_costs_less_and_nobody_is_late() -> None:
+    """A week of the bench, in which the ladder costs 75 % more."""
+    off, on = run_week(4, "ours"), run_week(4, "planner")
+    assert off.broken == on.broken == () and on.finished == on.can_finish
+    assert on.due == on.can_finish and on.late_h == {}
+    assert on.usd < 0.8 * off.usd
+
+
 # ------------------------------------------------------------------------- the other policies
 
 

@@ -372,3 +372,38 @@ def test_the_line_of_every_key_of_any_document(document: dict[str, dict[str, obj
         return {path}.union(*(paths(entry, (*path, key)) for key, entry in inner))
 
     assert set(lines) == paths(document, ()) - {()}
+
+
+# -------------------------------------------------------------------------------- planner
+
+CREDITS = """
+[runners.here]
+kind = "own_process"
+[rungs.studio]
+runner = "here"
+card = "cpu"
+price_class = "on_demand"
+price = {currency = "credits", per_h = 1}
+[planner]
+"""
+
+
+def test_the_planner_is_on_and_knows_what_a_currency_is_worth(tmp_path: Path) -> None:
+    assert load_settings(start=tmp_path, environ={}).planner.enabled
+    write(tmp_path, CREDITS + "enabled = false\nusd_per = {credits = 0.5}")
+    found = load_settings(start=tmp_path, environ={}).planner
+    assert not found.enabled and found.usd_per == {"credits": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("usd_per = {usd = 1}", "a dollar is worth a dollar"),
+        ("usd_per = {tokens = 1}", "no rung is paid in it; other currencies of the rungs: credits"),
+        ("usd_per = {credits = -1}", "must be at least 0"),
+        ("usd_per = {credits = nan}", "finite"),
+        ("enabled = 1", "must be true or false"),
+    ],
+)
+def test_what_the_planner_is_told_is_checked(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in complaint(tmp_path, CREDITS + text)

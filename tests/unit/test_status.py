@@ -388,7 +388,7 @@ def test_why_tells_a_quota_where_the_platform_does(left: Quota | None, hours: fl
     grounds.look(dispatcher, spec().id, SYSTEM)
     (view,) = dispatcher.snapshot().jobs
     found = Grounds.of(store, dispatcher, view, read_history(store, view.job), "local", SYSTEM)
-    numbers = numbers_of(dispatcher, view, found)
+    numbers = numbers_of(dispatcher, view, found, SYSTEM)
     if hours is None:
         assert "quota" not in numbers
     else:
@@ -418,7 +418,9 @@ def test_a_platform_that_hangs_does_not_keep_the_answer(monkeypatch: pytest.Monk
     finally:
         release.append(True)
     assert "is not told yet" in tick.reason(view.job)
-    assert found.quota == {} and numbers_of(dispatcher, view, found)["claim_window_s"] == 60.0
+    assert (
+        found.quota == {} and numbers_of(dispatcher, view, found, SYSTEM)["claim_window_s"] == 60.0
+    )
 
 
 def test_of_a_job_that_is_over_no_platform_is_asked(shop: Shop) -> None:
@@ -442,7 +444,7 @@ def test_of_a_job_that_is_over_no_platform_is_asked(shop: Shop) -> None:
         found = Grounds.of(
             shop.store, dispatcher, view, read_history(shop.store, job.id), "local", SYSTEM
         )
-        numbers = numbers_of(dispatcher, view, found)
+        numbers = numbers_of(dispatcher, view, found, SYSTEM)
         assert bool(asked_s) == ("claim_window_s" in numbers) == ("quota" in numbers) == (not over)
         assert (numbers["rung"], numbers["steps_total"]) == ("local", 400)
 
