@@ -106,7 +106,8 @@ class JobMemory:
     @property
     def final(self) -> bool:
         """Whether nothing can happen to it any more."""
-        return self.witness is not None and self.witness.phase in FINAL
+        w = self.witness
+        return w is not None and w.phase in FINAL
 
 
 @dataclass
@@ -174,7 +175,8 @@ class World:
             self._observe_bills()
             self.watch()
             for memory in self.jobs.values():
-                self._look_closer(memory)
+                if not memory.final or memory.refusal_look_s:
+                    self._look_closer(memory)
 
     def watch(self) -> None:
         """List the witnesses of every open experiment; what a background watcher repeats."""
@@ -563,8 +565,11 @@ class World:
         """
         terms, silent = (m.rungs, m.priority, m.plan), self._silent.get(m.experiment)
         kept = m.over
-        if kept is None or kept.witness is not m.witness or kept.silent != silent or (
-            (kept.rungs, kept.priority, kept.plan) != terms
+        if (
+            kept is None
+            or kept.witness is not m.witness
+            or kept.silent != silent
+            or ((kept.rungs, kept.priority, kept.plan) != terms)
         ):
             kept = m.over = self._view(m)
         return kept
