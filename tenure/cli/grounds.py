@@ -10,18 +10,21 @@ from tenure.dispatch.decide import JobView
 from tenure.dispatch.history import History, read_observations, running_costs
 from tenure.dispatch.ledger import read_ledger
 from tenure.dispatch.loop import Dispatcher, Tick
-from tenure.dispatch.observations import Place
+from tenure.dispatch.observations import Place, believable
 from tenure.dispatch.quality import Pace, Usual
 from tenure.dispatch.quota import Left
 from tenure.dispatch.spending import Spent
+from tenure.dispatch.timers import Milestones, milestone_interval_s
 from tenure.plan.advise import Advice
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.fingerprint import compare, refusing, telling
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import fruitless
+from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import FINAL, LedgerEntry, Manifest, Observation, Witness, load
 from tenure_protocol.store.api import Missing, Store
+from tenure_worker.pacing import DEATH_PER_H, RESTART_S
 
 #: For the platforms that are asked what is left of a quota: what one does not tell by then is not known.
 _QUOTA_WAIT_S = 5.0
@@ -168,12 +171,63 @@ def numbers_of(dispatcher: Dispatcher, view: JobView, grounds: Grounds, clock: C
         }
     if view.advice and not _over(view):
         numbers["deadline"] = _of_deadline(view, view.advice, clock.monotonic_s())
+    if best := best_milestones(dispatcher, view, grounds):
+        numbers["milestones"] = best[1]
     numbers["budget"] = {currency: dict(sums) for currency, sums in grounds.budget.items()}
     numbers["quota"] = {
         name: _known({"left_h": left.hours, "renews_at_s": left.renews_at_s, "reason": left.reason})
         for name, left in grounds.quota.items()
     }
     return {name: value for name, value in _known(numbers).items() if value != {}}
+
+
+def best_milestones(
+    dispatcher: Dispatcher, view: JobView, grounds: Grounds
+) -> tuple[Milestones, Numbers] | None:
+    """How far milestones of a job would be apart at least cost, and what that is judged by.
+
+    ``None`` while no milestone has told how long its steps and its saves are, or for one that cannot be.
+    """
+    m, rung = grounds.manifest, dispatcher.rungs.get(grounds.rung)
+    spec = dispatcher.world.jobs[view.job].spec
+    if _over(view) or m is None or rung is None or spec is None:
+        return None
+    m = believable(m)
+    if m.ratios is None or m.save_s is None or not m.median_step_s:
+        return None
+    risks = dispatcher.observatory.risks(rung)
+    restart_s = RESTART_S if risks.restart_s is None else risks.restart_s
+    deaths = DEATH_PER_H if risks.death_per_h is None else risks.death_per_h
+    try:
+        own = Ratios.from_json(m.ratios)
+        best = milestone_interval_s(
+            own, m.save_s, m.median_step_s, restart_s, deaths, prior=risks.ratios
+        )
+    except ValueError:  # numbers that no cost can be counted with
+        return None
+    return best, {
+        "best_s": best.interval_s,
+        "best_steps": max(1, round(best.interval_s / m.median_step_s)),
+        "best_k": best.k,
+        "cost_s_per_h": best.cost_s_per_h,
+        "every_steps": spec.milestone_every,
+        "every_s": spec.milestone_every * m.median_step_s,
+        "save_s": m.save_s,
+        "restart_s": restart_s,
+        "death_per_h": deaths,
+    }
+
+
+def milestones_line(dispatcher: Dispatcher, view: JobView, grounds: Grounds) -> str:
+    """The same in words; '' where it is not known."""
+    found = best_milestones(dispatcher, view, grounds)
+    if found is None:
+        return ""
+    best, told = found
+    return (
+        f"milestones: its plan has one in {told['every_steps']} steps ({told['every_s']:.0f} s), one in "
+        f"{told['best_steps']} ({best.interval_s:.0f} s) would cost least: {best.reason}"
+    )
 
 
 def _known(numbers: Numbers) -> Numbers:

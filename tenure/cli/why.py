@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import typer
 
 from tenure.cli import outlook, screen
-from tenure.cli.grounds import Grounds, look, moved, numbers_of
+from tenure.cli.grounds import Grounds, look, milestones_line, moved, numbers_of
 from tenure.cli.status import STOPPED, UNKNOWN
 from tenure.cli.workplace import Config, JobName, Json, Workplace, find_job, open_workplace
 from tenure.dispatch.decide import (
@@ -88,7 +88,7 @@ def explain(place: Workplace, job: str) -> Answer:
     rung = _rung(tick, view, history)
     grounds = Grounds.of(place.store, dispatcher, view, history, rung, SYSTEM)
     action, now = _decided(tick, view, history)
-    hints = [outlook.no_room(place.store.url)]
+    hints = [outlook.no_room(place.store.url), milestones_line(dispatcher, view, grounds)]
     if action == "launch" and any(
         isinstance(a, Launch) and a.job == job for a, _ in tick.decisions
     ):

@@ -66,7 +66,7 @@ class _Round:
             for name, rung in snapshot.rungs.items()
         }
         for view in snapshot.jobs:
-            if view.moving_to in self.filling and _yields(view):
+            if view.moving_to and view.moving_to in self.filling and _yields(view):
                 room = self.filling[view.moving_to]
                 if view.moving_to != (view.pace.rung if view.pace else "") and room.free > 0:
                     room.keep()  # a machine, until it has yielded: another launch is not its own
@@ -79,10 +79,8 @@ class _Round:
             if rung.account == account
         )
 
-    def packed(self, action: Action, reason: str) -> tuple[Action, str]:
-        """The same, with the other jobs of its machine where it is a launch on one of several."""
-        if not isinstance(action, Launch):
-            return action, reason
+    def packed(self, action: Launch, reason: str) -> tuple[Action, str]:
+        """The same, with the other jobs of its machine where that takes several."""
         capacity = self.snapshot.rungs[action.rung].capacity
         if capacity.per_launch == 1:
             return action, reason
@@ -125,7 +123,10 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
         else (action, reason)
         for action, reason in actions
     ]
-    return [this.packed(action, reason) for action, reason in actions]
+    return [
+        this.packed(action, reason) if isinstance(action, Launch) else (action, reason)
+        for action, reason in actions
+    ]
 
 
 def _yields(view: JobView) -> bool:

@@ -405,6 +405,7 @@ class Dispatcher:
             restart_s=seen.restart_s,
             death_per_h=seen.death_per_h,
             lapsed_s=lapsed_s,
+            ratios=seen.ratios.to_json() if seen.ratios.total else None,
         )
 
     def _thaw(self, memory: JobMemory, reason: str) -> None:

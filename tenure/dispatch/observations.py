@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
@@ -65,6 +66,7 @@ class Risks:
     reason: str
     restart_s: float | None  # None: not enough of them are observed
     death_per_h: float | None
+    ratios: Ratios  # of steps there to their medians; none where none were observed
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class _Place:
     #: By work, and by work and the launch that is not counted; both until rows change.
     usual: dict[str, Usual | None] = field(default_factory=dict)
     others: dict[tuple[str, str, int], Usual | None] = field(default_factory=dict)
+    ratios: dict[str, Ratios] = field(default_factory=dict)  # by rung, until rows change
 
     @cached_property
     def claimed(self) -> dict[str, list[Observation]]:
@@ -119,6 +122,15 @@ class _Place:
                 found.setdefault(row.rung, []).append(row)
         return found
 
+    def ratios_on(self, rung: str) -> Ratios:
+        """How long steps were on a rung, in medians, by its newest launches; until rows change."""
+        if rung not in self.ratios:
+            found = self.ratios[rung] = Ratios()
+            for row in self.claimed.get(rung, [])[-_NEWEST:]:
+                with suppress(ValueError):  # of somebody else's making: those of the others count
+                    found.merge(Ratios.from_json(row.ratios) if row.ratios else Ratios())
+        return self.ratios[rung]
+
     @cached_property
     def worked(self) -> set[str]:
         """The rungs of which there is work in a row; until rows change."""
@@ -128,6 +140,7 @@ class _Place:
         """Rows have changed: whatever was worked out from them is worked out anew."""
         self.usual.clear()
         self.others.clear()
+        self.ratios.clear()
         self.__dict__.pop("claimed", None)
         self.__dict__.pop("worked", None)
 
@@ -468,7 +481,14 @@ class Observatory:
             reason,
             median(starts) if len(starts) >= ENOUGH_DELAYS else None,
             (DEATH_PER_H * _PRIOR_H + lost) / (_PRIOR_H + paid_h) if rows else None,
+            self._ratios(rung.name),
         )
+
+    def _ratios(self, rung: str) -> Ratios:
+        found = Ratios()
+        for kept in self._places.values():
+            found.merge(kept.ratios_on(rung))
+        return found
 
     def card_of(self, rung: Rung) -> str:
         """The card that machines of a rung have: as measured there last, else as tenure.toml says."""
@@ -669,6 +689,7 @@ def believable(manifest: Manifest) -> Manifest:
         flops_per_step=None,
         dtype=None,
         steps_total=None,
+        save_s=None,
         ratios=None,
     )
 
@@ -677,7 +698,7 @@ def _possible(m: Manifest) -> bool:
     """Whether a worker of ours could have measured it."""
     if not (0 <= m.from_step <= m.step <= MOST_STEPS and 0 <= (m.steps_total or 0) <= MOST_STEPS):
         return False
-    if not (0 <= m.busy_s <= _MOST and 0 <= (m.median_step_s or 0.0) <= _MOST):
+    if not all(0 <= each <= _MOST for each in (m.busy_s, m.median_step_s or 0.0, m.save_s or 0.0)):
         return False
     if m.flops_per_step is not None and not (0 < m.flops_per_step <= _MOST and m.dtype in DTYPES):
         return False

@@ -124,7 +124,7 @@ class Shown(NamedTuple):
     work: float | None = None  # FLOPs left, by all its cards together
     pace: Pace | None = None  # None: it may not be judged
     usual: Usual | None = None
-    options: Mapping[str, Option] = {}
+    options: Mapping[str, Option] = {}  # as of any tuple, nobody writes to it
 
 
 NOTHING_SHOWN = Shown()

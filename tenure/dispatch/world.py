@@ -109,7 +109,8 @@ class JobMemory:
     @property
     def final(self) -> bool:
         """Whether nothing can happen to it any more."""
-        return self.witness is not None and self.witness.phase in FINAL
+        w = self.witness
+        return w is not None and w.phase in FINAL
 
 
 @dataclass
@@ -178,7 +179,8 @@ class World:
             self._observe_bills()
             self.watch()
             for memory in self.jobs.values():
-                self._look_closer(memory)
+                if not memory.final or memory.refusal_look_s:
+                    self._look_closer(memory)
 
     def watch(self) -> None:
         """List the witnesses of every open experiment; what a background watcher repeats."""

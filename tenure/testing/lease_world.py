@@ -151,7 +151,7 @@ class FaultyPath:
         if self.cut:
             raise StoreSilent(f"{prefix}* was not answered")
         for row in self._store.list(prefix):
-            yield replace(row, age_s=row.age_s + self._time.aged_s(row.etag))
+            yield row._replace(age_s=row.age_s + self._time.aged_s(row.etag))
 
     def create(self, key: str, body: bytes) -> api.Outcome:
         return self._write(partial(self._store.create, key, body))

@@ -25,12 +25,14 @@ from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.observations import work_of
 from tenure.dispatch.quality import Pace
 from tenure.dispatch.registry import build_dispatcher
+from tenure.dispatch.timers import milestone_interval_s
 from tenure.plan.enlist import enlist
 from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.machine import Claim, Finish, Hold, Move, Release, Reserve
+from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import (
     JobSpec,
     LedgerEntry,
@@ -43,6 +45,7 @@ from tenure_protocol.records import (
 from tenure_protocol.store.api import Entry, Found, Missing
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_protocol.store.memory import MemoryStore
+from tenure_worker.pacing import DEATH_PER_H, RESTART_S
 from tests.tenure_command import tenure
 from tests.unit.test_cli import CLAIM, HOLDER, RESERVE, TERMS, Shop, spec
 from tests.unit.test_dispatcher import ListingRunner
@@ -290,6 +293,36 @@ def test_why_holds_the_numbers_of_the_verdict(shop: Shop) -> None:
     assert "its speed is 0.80 of the usual" in str(found["reason"])
     plain = tenure("why", spec().id).out
     assert "    speed_of_usual = 0.8\n" in plain and "    options.local.per_h = 2\n" in plain
+
+
+def test_why_tells_how_far_milestones_are_best_apart(shop: Shop) -> None:
+    calm = Ratios()
+    calm.add_many([1.0, 1.01, 1.02, 1.03] * 500, median=1.01)
+    held(shop, spec(), ratios=calm.to_json(), save_s=2.0)
+    found = asked(spec())
+    best = milestone_interval_s(calm, 2.0, 0.5, RESTART_S, DEATH_PER_H)
+    told = found["numbers"]["milestones"]  # type: ignore[index]
+    assert told["best_s"] == pytest.approx(best.interval_s, rel=1e-3) and told["best_k"] == best.k
+    assert told["best_steps"] == round(best.interval_s / 0.5)
+    assert (told["every_steps"], told["every_s"]) == (
+        spec().milestone_every,
+        spec().milestone_every * 0.5,
+    )
+    assert (told["save_s"], told["restart_s"]) == (2.0, RESTART_S)
+    assert told["death_per_h"] == pytest.approx(DEATH_PER_H, rel=1e-3), "an hour is seen, of none"
+    words = f"one in {told['best_steps']} ({best.interval_s:.0f} s) would cost least: {best.reason}"
+    assert words in str(found["reason"])
+    assert "    milestones.best_k = 2\n" in tenure("why", spec().id).out
+
+
+@pytest.mark.parametrize("save_s", [None, -1.0, 1e20])
+def test_why_says_nothing_of_milestones_that_nobody_can_judge(
+    shop: Shop, save_s: float | None
+) -> None:
+    held(shop, spec(), ratios={"steps": {"0": 500}, "censored": {}}, save_s=save_s)
+    found = asked(spec())
+    assert "milestones" not in found["numbers"]  # type: ignore[operator]
+    assert "would cost least" not in str(found["reason"])
 
 
 def test_why_a_slow_job_is_to_yield(shop: Shop) -> None:

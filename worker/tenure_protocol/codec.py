@@ -93,7 +93,8 @@ def plain(value: object) -> Json:
         if not math.isfinite(value):
             raise ValueError(f"{value} has no JSON form")
         return value
-    if shape := _shape(type(value)):
+    kind: type = type(value)
+    if shape := _shape(kind):
         return {
             field.name: plain(float(item) if field.is_float else item)
             for field in shape.fields

@@ -153,6 +153,7 @@ class Launch:
     )
     death_per_h: float | None = None  # losses per hour, as observed there
     lapsed_s: float | None = None  # how long the attempt before was silent when it was written off
+    ratios: dict[str, object] | None = None  # how long steps were there, in medians, as observed
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,7 @@ class Manifest:
     flops_per_step: float | None = None  # as the experiment told it
     dtype: str | None = None  # that those are done in
     steps_total: int | None = None  # that the job takes in all, where the experiment told it
+    save_s: float | None = None  # how long the loop stood still to write this snapshot's files
     ratios: dict[str, object] | None = None  # how long its steps were, in medians
     protocol: int = PROTOCOL_VERSION
 

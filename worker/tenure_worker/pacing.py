@@ -8,7 +8,7 @@ from tenure_protocol import peaks
 from tenure_protocol.lease.client import fruitless
 from tenure_protocol.patience import MOST_K, best_k, first_silence_s
 from tenure_protocol.ratios import Ratios
-from tenure_protocol.records import JobSpec, Manifest, Witness
+from tenure_protocol.records import JobSpec, Launch, Manifest, Witness
 from tenure_protocol.store.api import shortest_lease_s
 from tenure_protocol.work import Work
 
@@ -31,6 +31,7 @@ class Pacing:
         self._card = card
         self._floor_s = shortest_lease_s(deadline_s)
         self._ratios = Ratios()  # of the steps of the job, as far as its pointers tell
+        self._platform = _told_ratios(self._launch)  # lent while the job has few of its own
         self._k = float(MOST_K)
         # An attempt that was written off before its first milestone may have been so by its lease.
         self._doubling = 2.0 ** min(max(fruitless(claimed) - 1, 0), _MOST_DOUBLINGS)
@@ -64,6 +65,7 @@ class Pacing:
             RESTART_S if told is None else told,
             DEATH_PER_H if deaths is None else deaths,
             milestone_s=self._spec.milestone_every * median_s,
+            prior=self._platform,
         ).k
 
     def silence_s(self, median_s: float) -> float:
@@ -84,3 +86,13 @@ class Pacing:
 
     def _within(self, seconds: float) -> float:
         return min(max(seconds, self._floor_s), self._spec.max_silence_s)
+
+
+def _told_ratios(launch: Launch | None) -> Ratios | None:
+    """The step ratios of the platform, where a dispatcher has told them; without any, K begins high."""
+    if launch is None or launch.ratios is None:
+        return None
+    try:
+        return Ratios.from_json(launch.ratios)
+    except ValueError:  # a newer dispatcher's: a measure is lost, and no work
+        return None

@@ -598,6 +598,7 @@ class Tenure:
             flops_per_step=self._work.flops if self._work else None,
             dtype=self._work.dtype if self._work else None,
             steps_total=self._steps_total,
+            save_s=self.save_s,
             ratios=self._pacing.to_json(),
         )
 

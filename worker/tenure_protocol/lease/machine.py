@@ -43,6 +43,7 @@ class Reserve:
     restart_s: float | None = None
     death_per_h: float | None = None
     lapsed_s: float | None = None
+    ratios: dict[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,7 @@ def _expected(w: Witness, e: Reserve) -> Witness:
         e.restart_s,
         e.death_per_h,
         e.lapsed_s,
+        e.ratios,
     )
     return _cleared(w, "expected", by=e.by, launch=launch)
 

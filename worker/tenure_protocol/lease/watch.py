@@ -44,10 +44,10 @@ class Watch:
             self.broke()
         self._skew_s = skew_s
         self._note_gap(now_s)
-        fresh: dict[str, _Seen] = {}
-        for row in rows:
-            old = self._seen.get(row.key)
-            fresh[row.key] = old if old and old.etag == row.etag else _Seen(row.etag, now_s)
+        before, fresh = self._seen, {}
+        for key, etag, _, _ in rows:
+            old = before.get(key)
+            fresh[key] = old if old is not None and old.etag == etag else _Seen(etag, now_s)
         self._seen = fresh
 
     def broke(self) -> None:
