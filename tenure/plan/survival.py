@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 PRIOR_LIVES = 4.0
 #: Of a rung nobody knows anything of: one loss in 20 hours, worth 20 hours of watching.
 DEATH_PER_H, PRIOR_H = 0.05, 20.0
-#: Ends in one band of a hazard by age: with 8 its relative error is about a third.
-ENDS_PER_BAND = 8
+#: Bands of ages with one hazard each: half the root of the losses seen, so that both the number of bands
+#: and what is known of each of them grow.
 MOST_BANDS = 12
 _HOUR_S = 3600.0
 _DEAD = 700.0  # -log S of a curve that has reached 0
@@ -319,7 +319,7 @@ def banded(
     wall_s: float | None = None,
     where: str = "this rung",
 ) -> Curve:
-    """The hazard by age as steps: one rate for each band of ages with about :data:`ENDS_PER_BAND` ends.
+    """The hazard by age as steps: one rate for each band of ages with equally many losses.
 
     A rate is ``(d + 1) / (exposure + 1 / h)``: d losses in the band's exposure, with a gamma prior worth
     one loss at the prior's rate h. It is smooth enough to choose each interval between snapshots by,
@@ -372,7 +372,7 @@ def tail_per_s(lives: Sequence[Life], prior_per_s: float) -> float:
 def _edges(lives: Iterable[Life]) -> list[float]:
     """Where the bands of ages begin: 0, and at every so many-th loss but the last few."""
     ends = sorted(life.age_s for life in lives if life.lost)
-    bands = min(max(1, len(ends) // ENDS_PER_BAND), MOST_BANDS)
+    bands = min(max(1, int(math.sqrt(len(ends)) / 2)), MOST_BANDS)
     return [0.0, *sorted({ends[i * len(ends) // bands] for i in range(1, bands)} - {0.0})]
 
 
