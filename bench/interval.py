@@ -115,7 +115,9 @@ def searched(judged: Judged, save_s: float) -> tuple[float, float]:
     """The fixed interval that wastes least on these lives, and what it wastes."""
     lives = judged.lives_s - LOAD_S
     paid = float((judged.lives_s + START_S).sum())
-    trials = np.geomspace(save_s / 4, max(float(lives.max()), 40 * save_s), TRIALS * (1 + (len(lives) < 1000) * 24))
+    trials = np.geomspace(
+        save_s / 4, max(float(lives.max()), 40 * save_s), TRIALS * (1 + (len(lives) < 1000) * 24)
+    )
     found = [(_wasted(judged, lives, paid, save_s, float(tau)), float(tau)) for tau in trials]
     least, tau = min(found)
     return tau, least
@@ -170,9 +172,7 @@ def laws(report: Report) -> None:
             show(report, f"{name}, save {save_s:.0f} s", judged, learnt, save_s)
 
 
-def show(
-    report: Report, name: str, judged: Judged, learnt: Sequence[Life], save_s: float
-) -> None:
+def show(report: Report, name: str, judged: Judged, learnt: Sequence[Life], save_s: float) -> None:
     best_s, least = searched(judged, save_s)
     longest = float(judged.lives_s.max())
     ratios, overheads = {}, {}
@@ -210,7 +210,11 @@ def few(report: Report) -> None:
     itself, judged on 22 lives against the best for those very lives: what their luck is worth.
     """
     rounds = 10 if report.quick else 100
-    for name, law in {"exponential, mean 4 h": exponential, "bathtub": bathtub, "heavy tail": heavy}.items():
+    for name, law in {
+        "exponential, mean 4 h": exponential,
+        "bathtub": bathtub,
+        "heavy tail": heavy,
+    }.items():
         rng = np.random.default_rng(SEED)
         many = Judged(law(rng, QUICK_JUDGED if report.quick else JUDGED))
         save_s = SAVES_S[1]
@@ -220,7 +224,9 @@ def few(report: Report) -> None:
         for _ in range(rounds):
             short = law(rng, 22)
             longest = float(many.lives_s.max())
-            for method, (marks, _tau) in plans(lives_of(short, None), save_s, longest, None).items():
+            for method, (marks, _tau) in plans(
+                lives_of(short, None), save_s, longest, None
+            ).items():
                 learnt.setdefault(method, []).append(waste(many, save_s, *marks) / least)
             few_judged = Judged(short)
             _, best = searched(few_judged, save_s)
@@ -230,7 +236,10 @@ def few(report: Report) -> None:
             ", ".join(f"{method} {np.median(each):.3f}" for method, each in learnt.items())
             + f"; the oracle judged on 22 {np.median(lucky):.3f}",
             oracle_on_22=float(np.median(lucky)),
-            **{f"ratio_{method.replace(' ', '_').lower()}": float(np.median(each)) for method, each in learnt.items()},
+            **{
+                f"ratio_{method.replace(' ', '_').lower()}": float(np.median(each))
+                for method, each in learnt.items()
+            },
         )
 
 

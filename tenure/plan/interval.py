@@ -33,6 +33,7 @@ _NEGLIGIBLE = 1e-6
 _MOST_SAVES = 200_000
 _AGES, _TRIALS = 400, 48  # of the program over age
 _ROUNDS = 12
+_SEARCHED = 250  # intervals, before those around the best
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,8 @@ def _kept_s(curve: Curve, costs: Costs, interval_s: float) -> float:
     if costs.told:  # all but the time of snapshots, the last one included
         until_s = math.inf if curve.wall_s is None else curve.wall_s
         return curve.area_s(costs.load_s + costs.save_s, until_s) * interval_s / cycle
-    ends = costs.load_s + cycle * np.arange(1, count + 1)
-    kept = interval_s * float(_alive(curve, ends).sum())
+    ends = costs.load_s + cycle * np.arange(1, count + 1, dtype=np.float64)
+    kept = interval_s * float(curve.alive_many(ends).sum())
     if curve.wall_s is not None:
         kept += _at_wall_s(curve, costs, interval_s)
     return kept
@@ -143,17 +144,6 @@ def _at_wall_s(curve: Curve, costs: Costs, interval_s: float) -> float:
     whole = math.floor((usable + costs.save_s) / cycle)
     rest = usable - whole * cycle
     return max(rest, 0.0) * math.exp(-curve.fallen(curve.wall_s))
-
-
-def _alive(curve: Curve, ages_s: Values) -> Values:
-    """S at many ages, with the wall."""
-    import numpy as np
-
-    before, after = curve._fallen
-    knots, rates = np.array(curve.knots_s), np.array(curve.rates_per_s)
-    at = np.searchsorted(knots, ages_s, side="right") - 1
-    found = np.exp(-(np.array(after)[at] + rates[at] * (ages_s - knots[at])))
-    return found if curve.wall_s is None else np.where(ages_s < curve.wall_s, found, 0.0)
 
 
 def best(curve: Curve, costs: Costs, least_s: float = 0.0) -> Interval:
@@ -173,7 +163,7 @@ def best(curve: Curve, costs: Costs, least_s: float = 0.0) -> Interval:
     between_s = curve.remaining_s()
     low = max(least_s, costs.save_s / 20, 1e-3)
     high = max(low * 2, curve.quantile_s(1 - 1e-3), 4 * young_s(costs.save_s, between_s))
-    trials = np.geomspace(low, high, 120)
+    trials = np.geomspace(low, high, _SEARCHED)
     wastes = [waste(curve, costs, float(each)) for each in trials]
     at = int(np.argmin(wastes))
     if not math.isfinite(wastes[at]):
@@ -182,7 +172,9 @@ def best(curve: Curve, costs: Costs, least_s: float = 0.0) -> Interval:
             f"snapshot of {costs.save_s:.0f} s, and a mean life of {between_s:.0f} s"
         )
     near = np.linspace(trials[max(at - 2, 0)], trials[min(at + 2, len(trials) - 1)], 81)
-    found_s = min((float(each) for each in near), key=lambda each: (waste(curve, costs, each), each))
+    found_s = min(
+        (float(each) for each in near), key=lambda each: (waste(curve, costs, each), each)
+    )
     least = waste(curve, costs, found_s)
     bound_s = costs.save_s * (1 / MOST_OVERHEAD - 1)
     said = ""
@@ -259,7 +251,9 @@ def schedule(curve: Curve, costs: Costs, least_s: float = 0.0) -> Schedule:
     first = min(costs.load_s, last)
     scale = young_s(costs.save_s, curve.remaining_s())
     # ages: dense while young, where hazards fall; never sparser than the taus that they are for
-    ages = np.unique(np.concatenate([first + np.geomspace(1e-3, 1, _AGES) * (last - first), [first]]))
+    ages = np.unique(
+        np.concatenate([first + np.geomspace(1e-3, 1, _AGES) * (last - first), [first]])
+    )
     low = max(least_s, costs.save_s / 4)
     taus = np.geomspace(low, max(8 * scale, 4 * low), _TRIALS)
     tail = curve.rates_per_s[-1]
@@ -269,7 +263,7 @@ def schedule(curve: Curve, costs: Costs, least_s: float = 0.0) -> Schedule:
     if curve.wall_s is not None:  # what would pass the wall is cut to end with it
         gains = np.clip(np.where(ends > edge, edge - costs.save_s - ages[:, None], gains), 0, None)
         ends = np.minimum(ends, edge)
-    survive = _alive(curve, ends) / np.maximum(_alive(curve, ages), 1e-300)[:, None]
+    survive = curve.alive_many(ends) / np.maximum(curve.alive_many(ages), 1e-300)[:, None]
     work = np.zeros(len(ages))
     for _ in range(_ROUNDS * len(ages)):
         later = np.interp(ends, ages, work)

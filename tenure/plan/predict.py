@@ -60,7 +60,9 @@ class Overheads:
     def __post_init__(self) -> None:
         if not self.starts_s:
             raise ValueError("no start delay is given; one that is assumed will do")
-        named = {name: getattr(self, name) for name in ("load_s", "save_s", "silence_s", "notice_s")}
+        named = {
+            name: getattr(self, name) for name in ("load_s", "save_s", "silence_s", "notice_s")
+        }
         for name, value in [*named.items(), *(("starts_s", each) for each in self.starts_s)]:
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value}; it must be a finite number, 0 or more")
@@ -267,9 +269,7 @@ class _Play:
         self._note_start(which, start + np.minimum(load, life), running)
         self._left[which] -= kept[which]
 
-    def _note_start(
-        self, which: NDArray[np.bool_], took: Values, running: Running | None
-    ) -> None:
+    def _note_start(self, which: NDArray[np.bool_], took: Values, running: Running | None) -> None:
         first = which & (self._lives == 1) if running is None else which & False
         self._parts["start"][first] += took[first]
         again = which & ~first
@@ -281,7 +281,10 @@ class _Play:
 
         self._clock[self.open] = math.inf
         ended = np.isfinite(self._clock)
-        mean = {name: float(part[ended].mean()) if ended.any() else 0.0 for name, part in self._parts.items()}
+        mean = {
+            name: float(part[ended].mean()) if ended.any() else 0.0
+            for name, part in self._parts.items()
+        }
         phases = Phases(
             mean["work"] or 1e-9,
             start_s=mean["start"],
@@ -340,7 +343,9 @@ def _progress_last(
 class Score:
     """How one prediction compares with what happened."""
 
-    decile: int  # 1 to 10: between which quantiles the outcome fell; each is as likely if all is right
+    decile: (
+        int  # 1 to 10: between which quantiles the outcome fell; each is as likely if all is right
+    )
     pinball_s: float  # mean over LEVELS
     relative: float  # outcome / median - 1: above 0 it took longer than was said
 
@@ -408,7 +413,9 @@ def calibration(scored: Iterable[tuple[Sequence[float], float]]) -> Calibration:
 
 
 def _calibrated(count: int, coverage: float, half: float) -> str:
-    said = f"of {count} predictions {100 * coverage:.0f} % fell between their 10 % and 90 % quantiles"
+    said = (
+        f"of {count} predictions {100 * coverage:.0f} % fell between their 10 % and 90 % quantiles"
+    )
     if count < ENOUGH_SCORES:
         return f"{said}; {ENOUGH_SCORES} are needed to say whether that is right"
     error = 2 * math.sqrt(0.8 * 0.2 / count)  # two standard errors of a share of 0.8

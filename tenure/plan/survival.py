@@ -111,6 +111,15 @@ class Curve:
         fallen = self.fallen(age_s)
         return math.exp(-fallen) if fallen < _DEAD else 0.0
 
+    def alive_many(self, ages_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """S at many ages, of any shape."""
+        import numpy as np
+
+        knots, rates = np.array(self.knots_s), np.array(self.rates_per_s)
+        at = np.searchsorted(knots, ages_s, side="right") - 1
+        found = np.exp(-(np.array(self._fallen[1])[at] + rates[at] * (ages_s - knots[at])))
+        return found if self.wall_s is None else np.where(ages_s < self.wall_s, found, 0.0)
+
     def given(self, age_s: float, now_s: float) -> float:
         """The chance to last longer than ``age_s`` for one that has reached ``now_s``.
 

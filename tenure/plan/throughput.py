@@ -42,7 +42,9 @@ class Speed:
         if not 1 <= self.cards <= MOST_CARDS:
             raise ValueError(f"{self.cards} cards; there are 1 to {MOST_CARDS}")
         if not (math.isfinite(self.per_s) and self.per_s > 0):
-            raise ValueError(f"a speed of {self.per_s} a second; it must be a finite number above 0")
+            raise ValueError(
+                f"a speed of {self.per_s} a second; it must be a finite number above 0"
+            )
 
 
 @dataclass(frozen=True)
