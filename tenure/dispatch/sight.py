@@ -46,6 +46,7 @@ class Sight:
         return {
             **self.world.troubles,
             **self.observatory.troubles,
+            **self.observatory.lifetimes.troubles,
             **self.spending.troubles,
             **self.quotas.troubles,
         }
