@@ -37,6 +37,7 @@ from tenure_protocol.records import (
 )
 from tenure_protocol.store.api import Missing, Store, StoreSilent, Written, is_key
 from tenure_protocol.work import DTYPES
+from tenure_worker import exits
 from tenure_worker.claim import read_spec
 from tenure_worker.pacing import DEATH_PER_H
 
@@ -83,6 +84,7 @@ class _Track:
     saved_s: float = 0.0  # monotonic, when that manifest was stored
     rung: str | None = None
     end: str = RUNNING
+    taken: bool = False  # released by itself: its machine was about to go
     ended_s: float | None = None
     row: Observation | None = None  # what all this comes to, until something of it changes
 
@@ -152,6 +154,7 @@ class Observatory:
             if track is not None:
                 if w.phase in ("finished", "released"):  # its own last word
                     track.alive_s = now_s - memory.age_s
+                    track.taken = w.exit_code == exits.RELEASED and w.asked is None
                     if w.attempt > track.attempt:
                         track.attempt = w.attempt  # it claimed and ended between two looks
                 self._end(track, _end_word(track, w), now_s)
@@ -263,7 +266,7 @@ class Observatory:
             row.job,
             row.launch,
             row.rung,
-            row.end,
+            "taken" if track.taken else row.end,
             spec.cards if spec else 1,
             held_s,
             track.loaded_s if m else None,

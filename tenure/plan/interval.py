@@ -28,8 +28,7 @@ MOST_OVERHEAD = 0.035
 _BOUND_WORTH = 0.01
 #: An interval in use is kept while it wastes no more than this above the best one.
 STEADY = 0.01
-#: A life is followed until so little of it is left: what lies beyond changes no interval.
-_NEGLIGIBLE = 1e-6
+#: Snapshots of one life that are counted: beyond so many nothing changes an interval.
 _MOST_SAVES = 200_000
 _AGES, _TRIALS = 400, 48  # of the program over age
 _ROUNDS = 12
@@ -114,7 +113,7 @@ def waste(curve: Curve, costs: Costs, interval_s: float) -> float:
     kept_s = _kept_s(curve, costs, interval_s)
     if kept_s <= 0:
         return math.inf
-    return (curve.remaining_s() + costs.start_s) / kept_s - 1
+    return (curve.mean_s + costs.start_s) / kept_s - 1
 
 
 def _kept_s(curve: Curve, costs: Costs, interval_s: float) -> float:
@@ -122,8 +121,7 @@ def _kept_s(curve: Curve, costs: Costs, interval_s: float) -> float:
     import numpy as np
 
     cycle = interval_s + costs.save_s
-    end_s = curve.quantile_s(1 - _NEGLIGIBLE)
-    count = int(min(max((end_s - costs.load_s) / cycle, 0.0), _MOST_SAVES))
+    count = int(min(max((curve.end_s - costs.load_s) / cycle, 0.0), _MOST_SAVES))
     if costs.told:  # all but the time of snapshots, the last one included
         until_s = math.inf if curve.wall_s is None else curve.wall_s
         return curve.area_s(costs.load_s + costs.save_s, until_s) * interval_s / cycle
@@ -160,7 +158,7 @@ def best(curve: Curve, costs: Costs, least_s: float = 0.0) -> Interval:
     """
     import numpy as np
 
-    between_s = curve.remaining_s()
+    between_s = curve.mean_s
     low = max(least_s, costs.save_s / 20, 1e-3)
     high = max(low * 2, curve.quantile_s(1 - 1e-3), 4 * young_s(costs.save_s, between_s))
     trials = np.geomspace(low, high, _SEARCHED)
@@ -249,7 +247,7 @@ def schedule(curve: Curve, costs: Costs, least_s: float = 0.0) -> Schedule:
     edge = math.inf if curve.wall_s is None else curve.wall_s * (1 - 1e-9)
     last = edge if curve.wall_s is not None else max(curve.knots_s[-1], 1.0) * 1.02
     first = min(costs.load_s, last)
-    scale = young_s(costs.save_s, curve.remaining_s())
+    scale = young_s(costs.save_s, curve.mean_s)
     # ages: dense while young, where hazards fall; never sparser than the taus that they are for
     ages = np.unique(
         np.concatenate([first + np.geomspace(1e-3, 1, _AGES) * (last - first), [first]])
@@ -276,7 +274,7 @@ def schedule(curve: Curve, costs: Costs, least_s: float = 0.0) -> Schedule:
         work = new
     chosen = gains[np.arange(len(ages)), value.argmax(axis=1)]
     kept = float(work[0]) * curve.alive(first)
-    wasted = (curve.remaining_s() + costs.start_s) / kept - 1 if kept > 0 else math.inf
+    wasted = (curve.mean_s + costs.start_s) / kept - 1 if kept > 0 else math.inf
     return Schedule(tuple(ages.tolist()), tuple(chosen.tolist()), wasted)
 
 

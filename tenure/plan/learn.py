@@ -250,7 +250,8 @@ def _miss(came_to: float, promised: float | None) -> float | None:
 
 def _moved(drift: float, miss: float) -> float:
     """A weight as a multiple of the user's, after a miss (above 0) or where all was kept (below)."""
-    factor = min(max(math.exp(STEP * miss), 1 / MOST_STEP), MOST_STEP)
+    most = math.log(MOST_STEP)
+    factor = math.exp(min(max(STEP * miss, -most), most))
     if miss < 0:  # back towards the user's own, not beyond
         return max(drift * factor, min(drift, 1.0))
     return min(drift * factor, MOST_DRIFT)

@@ -255,16 +255,15 @@ class _Play:
         if wall is not None:
             told |= life + age >= wall * (1 - 1e-12)
         kept, done, saved_s = _progress(usable, begun, o.interval_s, o.save_s)
-        last, _, last_s = _progress_last(usable, begun, o.interval_s, o.save_s)
-        kept = np.minimum(np.where(told, np.maximum(kept, last), kept), self._left)
-        saved_s = np.where(told, last_s, saved_s)
-        done = np.minimum(np.where(told, kept, done), self._left)
+        last, last_s = _progress_last(usable, begun, o.interval_s, o.save_s)
+        saved_s = np.where(told, last_s, saved_s + np.maximum(done - self._left, 0.0))
+        kept = np.minimum(np.where(told, last, kept), self._left)
         silent = np.where(told, 0.0, o.silence_s)
         self._clock[which] += (start + life + silent)[which]
         self._paid[which] += (start + life + silent)[which]
         self._lives[which] += 1
         self._parts["save"][which] += saved_s[which]
-        self._parts["twice"][which] += np.maximum(done - kept, 0.0)[which]
+        self._parts["twice"][which] += np.maximum(usable + begun - kept - saved_s, 0.0)[which]
         self._parts["again"][which] += silent[which]
         self._note_start(which, start + np.minimum(load, life), running)
         self._left[which] -= kept[which]
@@ -303,7 +302,7 @@ class _Play:
             tuple(np.sort(np.where(ended, self._paid, math.inf)).tolist()),
             phases,
             lives,
-            float((self._parts["twice"] == 0).mean()),
+            float((self._parts["twice"] < 1e-3).mean()),
             reason,
         )
 
@@ -326,14 +325,13 @@ def _progress(
 
 def _progress_last(
     usable: Values, begun: Values, interval_s: float, save_s: float
-) -> tuple[Values, Values, Values]:
-    """The same where a last snapshot is taken just in time: all that was done before it is held."""
+) -> tuple[Values, Values]:
+    """Training seconds held where a last snapshot is taken just in time, and saving."""
     import numpy as np
 
     _, done, saved_s = _progress(np.maximum(usable - save_s, 0.0), begun, interval_s, save_s)
     fits = usable >= save_s
-    kept = np.where(fits, done, 0.0)
-    return kept, kept, saved_s + np.where(fits, save_s, 0.0)
+    return np.where(fits, done, 0.0), saved_s + np.where(fits, save_s, 0.0)
 
 
 # -------------------------------------------------------------------------------- scoring

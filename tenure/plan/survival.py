@@ -91,6 +91,23 @@ class Curve:
             after.append(level)
         return tuple(before), tuple(after)
 
+    @functools.cached_property
+    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Knots, rates, and -log S after each knot."""
+        import numpy as np
+
+        return np.array(self.knots_s), np.array(self.rates_per_s), np.array(self._fallen[1])
+
+    @functools.cached_property
+    def mean_s(self) -> float:
+        """E[life] of a new machine; infinite where nothing ends it."""
+        return self.remaining_s()
+
+    @functools.cached_property
+    def end_s(self) -> float:
+        """The age that one machine in a million reaches; at most the wall."""
+        return self.quantile_s(1 - 1e-6)
+
     def _piece(self, age_s: float) -> int:
         return bisect_right(self.knots_s, age_s) - 1
 
@@ -115,9 +132,9 @@ class Curve:
         """S at many ages, of any shape."""
         import numpy as np
 
-        knots, rates = np.array(self.knots_s), np.array(self.rates_per_s)
+        knots, rates, fallen = self._arrays
         at = np.searchsorted(knots, ages_s, side="right") - 1
-        found = np.exp(-(np.array(self._fallen[1])[at] + rates[at] * (ages_s - knots[at])))
+        found = np.exp(-(fallen[at] + rates[at] * (ages_s - knots[at])))
         return found if self.wall_s is None else np.where(ages_s < self.wall_s, found, 0.0)
 
     def given(self, age_s: float, now_s: float) -> float:

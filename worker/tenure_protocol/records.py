@@ -431,7 +431,9 @@ class Lifetime:
     job: str
     launch: int
     rung: str
-    end: str  # as of an observation: running, finished, lost, released:<code>, revoked, unclaimed
+    end: (
+        str  # as of an observation, and 'taken': released without having been asked to, by a notice
+    )
     cards: int = 1
     held_s: float | None = None  # from its claim to its last sign of life; None: it never claimed
     load_s: float | None = None  # from its claim to its first step
