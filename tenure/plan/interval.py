@@ -147,6 +147,9 @@ def _at_wall_s(curve: Curve, costs: Costs, interval_s: float) -> float:
 def best(curve: Curve, costs: Costs, least_s: float = 0.0) -> Interval:
     """The interval of least expected waste for any hazard: a search over all, then around the best.
 
+    ``curve`` in bands (:func:`tenure.plan.survival.banded`) is the one to plan with: for Kaplan and Meier's an
+    interval may be best that merely ends before some of the ages at which somebody was lost.
+
     Kept to :data:`MOST_OVERHEAD` of the loop where that costs less than 1 % more waste; ``least_s`` is the
     shortest that the job allows (a step). Raises ValueError where no machine lives long enough to keep
     anything, which no interval mends.
@@ -169,10 +172,15 @@ def best(curve: Curve, costs: Costs, least_s: float = 0.0) -> Interval:
             f"no machine here lives long enough to keep anything: a load of {costs.load_s:.0f} s and a "
             f"snapshot of {costs.save_s:.0f} s, and a mean life of {between_s:.0f} s"
         )
-    near = np.linspace(trials[max(at - 2, 0)], trials[min(at + 2, len(trials) - 1)], 81)
-    found_s = min(
-        (float(each) for each in near), key=lambda each: (waste(curve, costs, each), each)
-    )
+    # a curve with jumps has many hollows: the deepest three are searched, not the first alone
+    near = [
+        float(each)
+        for start in np.argsort(wastes)[:3]
+        for each in np.linspace(
+            trials[max(start - 1, 0)], trials[min(start + 1, len(trials) - 1)], 41
+        )
+    ]
+    found_s = min(near, key=lambda each: (waste(curve, costs, each), each))
     least = waste(curve, costs, found_s)
     bound_s = costs.save_s * (1 / MOST_OVERHEAD - 1)
     said = ""
