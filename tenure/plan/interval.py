@@ -32,7 +32,7 @@ STEADY = 0.01
 _MOST_SAVES = 200_000
 _AGES, _TRIALS = 400, 48  # of the program over age
 _ROUNDS = 12
-_SEARCHED = 250  # intervals, before those around the best
+_SEARCHED = 600  # intervals, before those around the best
 
 
 @dataclass(frozen=True)

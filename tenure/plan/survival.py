@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: What a prior is worth: so many lives at risk at every age, beside those that were seen.
+#: What a prior is worth: so many lives that lasted as it says, beside those that were seen.
 PRIOR_LIVES = 4.0
 #: Of a rung nobody knows anything of: one loss in 20 hours, worth 20 hours of watching.
 DEATH_PER_H, PRIOR_H = 0.05, 20.0
@@ -320,9 +320,10 @@ def curve(
 ) -> Curve:
     """The survival curve of a rung, pooled with a prior rung's, or with its own mean rate.
 
-    Hjort's (1990) estimate: at each age the hazard is ``(c dA0 + dN) / (c + Y)``, where A0 is the prior's
-    cumulated hazard, N counts losses, Y the machines at risk and c is :data:`PRIOR_LIVES`. With many
-    ends this is Kaplan and Meier's; with none the prior's. Without a prior the rate is one for all ages,
+    The hazard at each age is ``(c dA0 + dN) / (c + Y)``, where A0 is the prior's cumulated hazard, N counts
+    losses, Y the machines at risk, and c is what is left of :data:`PRIOR_LIVES` of the prior at that age (Hjort
+    1990, section 3, with the weights of Ferguson's 1973 process); between two knots c is held. With many ends
+    this is Kaplan and Meier's; with none the prior's. Without a prior the rate is one for all ages,
     :func:`pooled_per_s`. ``where`` names the rung in the sentence of the ValueError that is raised where
     there is neither a life nor a prior.
 
@@ -424,8 +425,9 @@ def _estimate(
         at_risk = len(ages) - bisect_left(ages, knot)
         after = len(ages) - bisect_right(ages, knot)
         ends = lost.get(knot, 0)
-        weight = worth + at_risk
-        drop = (worth * (1.0 - priors.get(knot, 1.0)) + ends) / weight if weight else 0.0
+        before, then = _prior_alive(prior, knot, worth)
+        weight = before + at_risk
+        drop = (before * (1.0 - priors.get(knot, 1.0)) + ends) / weight if weight else 0.0
         factors.append(1.0 - drop)
         terms.append(ends / (weight * (weight - ends)) if weight > ends else 0.0)
         reached.append(float(at_risk))
@@ -433,7 +435,7 @@ def _estimate(
             rates.append(tail)
         else:
             base = prior.rates_per_s[prior._piece(knot)] if prior else 0.0
-            rates.append(worth * base / (worth + after))
+            rates.append(then * base / (then + after))
     return Curve(
         tuple(knots),
         tuple(factors),
@@ -444,6 +446,16 @@ def _estimate(
         sum(life.lost for life in seen),
         wall_s,
     )
+
+
+def _prior_alive(prior: Curve | None, knot: float, worth: float) -> tuple[float, float]:
+    """How many of the prior's lives reach an age, and how many are left after a jump there."""
+    if prior is None:
+        return 0.0, 0.0
+    i = prior._piece(knot)
+    then = prior.fallen(knot)
+    before = prior._fallen[0][i] if prior.knots_s[i] == knot else then
+    return worth * math.exp(-before), worth * math.exp(-then)
 
 
 def _under(fallen: float, rate: float, width_s: float) -> float:
