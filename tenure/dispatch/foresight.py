@@ -1,142 +1,176 @@
-"""What the planner is asked about: jobs with a deadline, and what each of their rungs promises.
+"""From what a dispatcher has seen to what the planner asks for: speeds, lives, starts, overheads.
 
-Made of what this dispatcher has observed; the advice itself is pure (:mod:`tenure.plan.advise`).
+Observations tell speeds and starts, lifetimes (:mod:`tenure.dispatch.lifetimes`) how long machines lasted and
+on how many cards; both are rows by (runner, card). Pure functions of them; what was not seen comes from a
+like rung, from the datasheet, or from an assumption that is named in the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from tenure.dispatch import quality
-from tenure.dispatch.ladder import Rung
-from tenure.dispatch.observations import Observatory, WorkLeft
-from tenure.dispatch.quality import takes_s
-from tenure.dispatch.views import JobView, RungView
-from tenure.plan.advise import Outlook, Prospect, advise
-from tenure_protocol.peaks import known_peak
-from tenure_protocol.records import FINAL
-from tenure_worker.pacing import DEATH_PER_H
+from tenure.plan import survival, throughput
+from tenure.plan.predict import Overheads
+from tenure.plan.survival import Curve, Life
+from tenure.plan.throughput import ColdStart, Speed, Throughput
+from tenure_protocol import peaks
+from tenure_protocol.records import Lifetime, Observation
 
-ON_DEMAND = "on_demand"
-#: Of a machine until milestones of such work were seen.
-UNKNOWN_MILESTONE_S = 1800.0
-#: Of the time that a job has, what it is taken to need while nobody has told how long it is.
-GUESSED_SHARE = 0.125
+Place = tuple[str, str]  # runner, card
+
+NEWEST = 100  # launches of a rung: a market changes, and so does what is learnt of it
+LEAST_STEPS = 20  # of a launch before its speed counts
+#: A machine that ended by itself so near to its known wall ended there.
+AT_WALL = 0.95
+#: Until something is observed: a start, and a snapshot.
+UNKNOWN_START_S, UNKNOWN_SAVE_S = 300.0, 10.0
+_FLOPS_OF = "FLOPs of "
+#: Ends that are the market's doing; every other one is ours, or the job's, and censors the life.
+_LOSSES = ("lost", "taken")
 
 
+@dataclass(frozen=True)
 class Foresight:
-    """Asks the planner for every job that has a deadline and is not over."""
+    """What one dispatcher knows, for the planner; ``rows`` of its observatory and of its lifetimes."""
 
-    def __init__(
-        self,
-        rungs: Mapping[str, Rung],
-        observatory: Observatory,
-        usd_per: Mapping[str, float],
-    ) -> None:
-        """``usd_per``: what one unit of a currency other than dollars is worth; 0 where not named."""
-        self._rungs = rungs
-        self._observatory = observatory
-        self._usd_per = dict(usd_per)
+    observed: Sequence[tuple[Place, Observation]]
+    lifetimes: Sequence[tuple[Place, Lifetime]]
 
-    def advised(
-        self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
-    ) -> tuple[JobView, ...]:
-        """The same jobs, those with a deadline with their prospects and the planner's advice."""
-        open_ones = [view for view in views if view.deadline_s is not None and not _over(view)]
-        if not open_ones:
-            return tuple(views)
-        deaths = {name: self._death_per_h(self._rungs[name]) for name in seen}
-        prospects = {view.job: self._prospects(view, seen, deaths) for view in open_ones}
-        outlooks = [
-            Outlook(
-                view.job,
-                view.since_s,
-                view.deadline_s or 0.0,
-                prospects[view.job],
-                self._observatory.left(view.job) is None,
-            )
-            for view in open_ones
-        ]
-        advice = advise(outlooks, now_s)
-        return tuple(
-            replace(view, prospects=tuple(prospects[view.job]), advice=advice.get(view.job))
-            if view.job in prospects
-            else view
-            for view in views
-        )
+    # --------------------------------------------------------------------------- survival
 
-    def _death_per_h(self, rung: Rung) -> float:
-        observed = self._observatory.risks(rung).death_per_h
-        return DEATH_PER_H if observed is None else observed
+    def lives(self, rung: str, wall_s: float | None = None) -> list[Life]:
+        """How long the newest machines of a rung lasted; unclaimed ones had no life."""
+        rows = [row for _, row in self.lifetimes if row.rung == rung and row.held_s is not None]
+        return [life(row, wall_s) for row in rows[-NEWEST:]]
 
-    def _prospects(
-        self, view: JobView, seen: Mapping[str, RungView], deaths: Mapping[str, float]
-    ) -> list[Prospect]:
-        usable = [
-            (self._rungs[name], seen[name])
-            for name in view.rungs
-            if name in self._rungs
-            and name in seen
-            and name not in view.excluded
-            and view.kind in seen[name].kinds
-        ]
-        left = self._observatory.left(view.job)
-        speeds = self._speeds(left, usable) if left else _guessed(view, usable)
+    def curve(self, rung: str, wall_s: float | None = None, like: Iterable[str] = ()) -> Curve:
+        """The survival curve of a rung; ``like`` names rungs to borrow from while it has few ends.
+
+        Where nobody has seen it or any of those, a loss in 20 hours is assumed.
+        """
+        others = [each for name in like if name != rung for each in self.lives(name)]
+        prior = survival.curve(others, where="like rungs") if others else None
+        mine = self.lives(rung, wall_s)
+        if not mine and prior is None:
+            prior = survival.exponential(survival.DEATH_PER_H / 3600.0)
+        return survival.curve(mine, prior, wall_s, f"rung {rung}")
+
+    def bands(self, rung: str, wall_s: float | None = None) -> Curve:
+        """The same as rates by age, for intervals by age."""
+        mine = self.lives(rung, wall_s)
+        assumed = None if mine else survival.exponential(survival.DEATH_PER_H / 3600.0)
+        return survival.banded(mine, assumed, wall_s, f"rung {rung}")
+
+    # ------------------------------------------------------------------------- throughput
+
+    def speeds(self, place: Place, work: str) -> list[Speed]:
+        """What machines of one (runner, card) did of one kind of work, by their number of cards."""
+        cards = self._cards()
+        rows = [row for at, row in self.observed if at == place and row.work == work]
         return [
-            self._prospect(rung, now, run_s, deaths[rung.name])
-            for (rung, now), run_s in zip(usable, speeds, strict=True)
-            if run_s is not None
+            Speed(cards.get((row.job, row.launch), 1), row.done / row.busy_s)
+            for row in rows[-NEWEST:]
+            if shows_speed(row)
         ]
 
-    def _speeds(
-        self, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
-    ) -> list[float | None]:
-        """How long what is left takes on each rung; ``None`` where nobody can say."""
-        found = [self._observatory.expected(left, rung) for rung, _ in usable]
-        return [each and takes_s(left.amount, *each) for each in found]
+    def law(self, place: Place, work: str) -> Throughput:
+        """The throughput of a kind of work on one (runner, card), held to a cold start where there is one.
 
-    def _prospect(self, rung: Rung, now: RungView, run_s: float, death_per_h: float) -> Prospect:
-        start_s = now.start_s or quality.UNKNOWN_START_S
-        if rung.capacity.wall_s:  # it goes on after each with another start
-            run_s += int(run_s / rung.capacity.wall_s) * start_s
-        # Nobody knows when credits end that no platform tells: they are used, and not counted on.
-        paid = rung.price is None or rung.price.currency == "usd"
-        lasts = paid if now.quota is None else now.quota.hours * 3600.0 >= run_s
-        return Prospect(
-            rung.name,
-            run_s,
-            start_s,
-            self._usd_per_h(rung),
-            death_per_h,
-            UNKNOWN_MILESTONE_S,
-            rung.price_class == ON_DEMAND and lasts,
-            max(1, rung.capacity.launches),
+        Raises ValueError where nothing is known.
+        """
+        what = f"{work} on {place[1]} at {place[0]}"
+        return throughput.fit(self.speeds(place, work), self.cold_start(place, work), what)
+
+    def cold_start(self, place: Place, work: str) -> ColdStart | None:
+        """By the card's datasheet and the speed that the platform, else any platform, was measured at.
+
+        ``None`` for a card without a peak, and for work in steps: nobody says in which dtype those are.
+        """
+        dtype = work.removeprefix(_FLOPS_OF)
+        peak = peaks.known_peak(place[1], dtype) if dtype != work else None
+        if peak is None:
+            return None
+        found = throughput.measured_share(self.shares(dtype, place[0]) or self.shares(dtype))
+        if found is None:
+            return throughput.cold_start(peak.flops_per_s)
+        return throughput.cold_start(peak.flops_per_s, *found)
+
+    def shares(self, dtype: str, runner: str | None = None) -> list[float]:
+        """Speeds as shares of the card's peak in a dtype: of one runner's machines, or of all."""
+        cards = self._cards()
+        found = []
+        for (at, card), row in self.observed:
+            peak = peaks.known_peak(card, dtype) if row.work == f"{_FLOPS_OF}{dtype}" else None
+            if peak and shows_speed(row) and runner in (None, at):
+                number = cards.get((row.job, row.launch), 1)
+                found.append(row.done / row.busy_s / number / peak.flops_per_s)
+        return found[-NEWEST:]
+
+    def _cards(self) -> Mapping[tuple[str, int], int]:
+        return {(row.job, row.launch): row.cards for _, row in self.lifetimes}
+
+    # -------------------------------------------------------------------------- overheads
+
+    def starts_s(self, rung: str) -> tuple[float, ...]:
+        """From launch to claim, as seen on a rung; one that is assumed where none was."""
+        seen = [
+            row.start_s for _, row in self.observed if row.rung == rung and row.start_s is not None
+        ]
+        return tuple(seen[-NEWEST:]) or (UNKNOWN_START_S,)
+
+    def load_s(self, rung: str) -> float:
+        """The median from claim to first step; 0 where nobody saw one."""
+        seen = [
+            row.load_s for _, row in self.lifetimes if row.rung == rung and row.load_s is not None
+        ]
+        return median(seen[-NEWEST:]) if seen else 0.0
+
+    def save_s(self, rung: str) -> float:
+        """What a milestone costs the loop: the time outside steps over the milestones written, the median.
+
+        An upper estimate: evaluations between two milestones are in it.
+        """
+        lifetimes = {(row.job, row.launch): row for _, row in self.lifetimes if row.rung == rung}
+        found = []
+        for _, row in self.observed:
+            lifetime = lifetimes.get((row.job, row.launch))
+            if lifetime is None or not lifetime.milestones or not shows_speed(row):
+                continue
+            idle = row.paid_s - (row.start_s or 0.0) - (lifetime.load_s or 0.0) - row.busy_s
+            found.append(max(idle, 0.0) / lifetime.milestones)
+        return median(found[-NEWEST:]) if found else UNKNOWN_SAVE_S
+
+    def overheads(
+        self, rung: str, interval_s: float, silence_s: float = 0.0, notice_s: float = 0.0
+    ) -> Overheads:
+        """All of it for one rung, with the interval that its jobs take milestones at."""
+        return Overheads(
+            self.starts_s(rung),
+            self.load_s(rung),
+            self.save_s(rung),
+            interval_s,
+            silence_s,
+            notice_s,
         )
 
-    def _usd_per_h(self, rung: Rung) -> float:
-        if rung.price is None:
-            return 0.0
-        unit = rung.price.currency
-        return rung.price.per_h * (1.0 if unit == "usd" else self._usd_per.get(unit, 0.0))
 
+def life(row: Lifetime, wall_s: float | None = None) -> Life:
+    """A row as a life: lost where the market took it before its wall, else right-censored.
 
-def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[float | None]:
-    """How long a job of unknown length takes on each rung: an eighth of its time on the middle one.
-
-    By the peaks of the cards, in the first format in which most of them have one; a card without one
-    is taken for the middle one.
+    >>> life(Lifetime("j", 1, "r", "lost", held_s=50.0)).lost
+    True
+    >>> life(Lifetime("j", 1, "r", "taken", held_s=42_000.0), wall_s=43_200.0).lost
+    False
     """
-    tops = [
-        [known_peak(rung.card, dtype) for rung, _ in usable] for dtype in ("fp16", "bf16", "fp32")
-    ]
-    known = max(tops, key=lambda row: sum(each is not None for each in row))
-    peaks = [each.flops_per_s for each in known if each]
-    middle = median(peaks) if peaks else 1.0
-    whole_s = GUESSED_SHARE * ((view.deadline_s or 0.0) - view.since_s)
-    return [whole_s * (middle / each.flops_per_s if each else 1.0) for each in known]
+    age_s = row.held_s or 0.0
+    walled = wall_s is not None and age_s >= AT_WALL * wall_s
+    return Life(age_s, row.end in _LOSSES and not walled)
 
 
-def _over(view: JobView) -> bool:
-    return view.broken is not None or (view.witness is not None and view.witness.phase in FINAL)
+def shows_speed(row: Observation) -> bool:
+    """Whether a launch has done steps enough to say how fast its machine is."""
+    if row.busy_s <= 0 or row.done <= 0:
+        return False
+    return not row.median_step_s or row.busy_s >= LEAST_STEPS * row.median_step_s

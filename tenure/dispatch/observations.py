@@ -17,6 +17,7 @@ from statistics import median
 
 from tenure.dispatch import quality
 from tenure.dispatch.ladder import Rung
+from tenure.dispatch.lifetimes import LifetimeBook
 from tenure.dispatch.quality import Option, Pace, Usual
 from tenure.dispatch.timers import ENOUGH_DELAYS, LEAST_WINDOW_S, claim_window_s
 from tenure.dispatch.world import JobMemory, World
@@ -28,6 +29,7 @@ from tenure_protocol.ratios import MOST_STEPS, Ratios
 from tenure_protocol.records import (
     FINAL,
     JobSpec,
+    Lifetime,
     Manifest,
     Observation,
     Observations,
@@ -37,6 +39,7 @@ from tenure_protocol.records import (
 )
 from tenure_protocol.store.api import Missing, Store, StoreSilent, Written, is_key
 from tenure_protocol.work import DTYPES
+from tenure_worker import exits
 from tenure_worker.claim import read_spec
 from tenure_worker.pacing import DEATH_PER_H
 
@@ -88,6 +91,7 @@ class _Track:
     attempt: int = 0
     reserved_s: float | None = None  # monotonic; None: it was announced before we looked
     claimed_s: float | None = None
+    alive_s: float = 0.0  # monotonic, its last sign of life
     loaded_s: float = 0.0  # from its claim to its first step, by the first manifest that was read
     pointer: Pointer | None = None  # whose manifest was read last
     read_s: float = 0.0
@@ -95,6 +99,7 @@ class _Track:
     saved_s: float = 0.0  # monotonic, when that manifest was stored
     rung: str | None = None
     end: str = RUNNING
+    taken: bool = False  # released by itself: its machine was about to go
     ended_s: float | None = None
     row: Observation | None = None  # what all this comes to, until something of it changes
 
@@ -164,6 +169,7 @@ class Observatory:
         self._clock = clock
         self._name = name
         self._world = world
+        self.lifetimes = LifetimeBook(store, clock, name)
         self._tracks: dict[str, _Track] = {}
         self._ended: deque[_Track] = deque()  # whose last manifest has not been read yet
         self._left: dict[str, WorkLeft] = {}  # by job, by its newest manifest that tells
@@ -196,6 +202,7 @@ class Observatory:
         if due and (self._wanted or any(map(_is_to_be_launched, followed))):
             first, self._read_s, self._wanted = self._read_s is None, now_s, False
             self._read_places(first)
+            self.lifetimes.read()
 
     def _follow(self, memory: JobMemory, w: Witness, now_s: float) -> None:
         track = self._tracks.get(memory.job)
@@ -205,8 +212,11 @@ class Observatory:
             track = None
         if w.phase in FINAL or w.phase in ("released", "revoked"):
             if track is not None:
-                if w.attempt > track.attempt and w.phase in ("finished", "released"):
-                    track.attempt = w.attempt  # it claimed and ended between two looks
+                if w.phase in ("finished", "released"):  # its own last word
+                    track.alive_s = now_s - memory.age_s
+                    track.taken = w.exit_code == exits.RELEASED and w.asked is None
+                    if w.attempt > track.attempt:
+                        track.attempt = w.attempt  # it claimed and ended between two looks
                 self._end(track, _end_word(track, w), now_s)
             return
         if not launch:
@@ -219,6 +229,8 @@ class Observatory:
         if w.phase == "held" and track.attempt != w.attempt:
             track.claimed_s = track.claimed_s or wrote_s
             track.attempt, track.row = w.attempt, None
+        if w.phase == "held":
+            track.alive_s = wrote_s
 
     def _end(self, track: _Track, word: str, now_s: float) -> None:
         del self._tracks[track.job]
@@ -301,6 +313,7 @@ class Observatory:
         row, place = self._row(track), self._place_of(track)
         if row is None or place is None:
             return
+        self.lifetimes.put(place, self._lifetime(track, row))
         kept = self._places.setdefault(place, _Place())
         if kept.rows.get((row.job, row.launch)) != row:
             kept.rows.pop((row.job, row.launch), None)  # the newest stand last
@@ -308,6 +321,24 @@ class Observatory:
             kept.rows = _newest(kept.rows)
             kept.dirty = True
             self._forget(kept)
+
+    def _lifetime(self, track: _Track, row: Observation) -> Lifetime:
+        """The same launch as its machine's life: until its last sign, where a row ends at a milestone."""
+        spec, m = self._world.jobs[track.job].spec, track.manifest
+        held_s = None
+        if track.claimed_s is not None:
+            held_s = max(0.0, max(track.alive_s, track.saved_s) - track.claimed_s)
+        every = spec.milestone_every if spec else 1
+        return Lifetime(
+            row.job,
+            row.launch,
+            row.rung,
+            "taken" if track.taken else row.end,
+            spec.cards if spec else 1,
+            held_s,
+            track.loaded_s if m else None,
+            max(1, round((m.step - m.from_step) / every)) if m else 0,
+        )
 
     def _forget(self, kept: _Place) -> None:
         """Rows of a place have changed: whatever was worked out from them is worked out anew."""
@@ -371,6 +402,7 @@ class Observatory:
 
     def write(self, at_once: bool = False) -> None:
         """Write what is new, every five minutes or ``at_once``; by a replace on what was read before."""
+        self.lifetimes.write(at_once)
         now_s = self._clock.monotonic_s()
         if not at_once and now_s - self._written_s < _WRITE_EVERY_S:
             return

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tenure.dispatch.contract import ALL_KINDS
 from tenure.dispatch.decide import RungView, Snapshot
-from tenure.dispatch.foresight import Foresight
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
+from tenure.dispatch.planner import Planner
 from tenure.dispatch.quality import Shown
 from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
@@ -37,7 +37,7 @@ class Sight:
         self.observatory = Observatory(store, rungs, clock, name, self.world)
         self.spending = Spending(store, rungs, clock, self.world)
         self.quotas = QuotaBook(list(rungs.values()), clock)
-        self._foresight = None if planner is None else Foresight(rungs, self.observatory, planner)
+        self._planner = None if planner is None else Planner(rungs, self.observatory, planner)
 
     def observe(self) -> None:
         """Look at everything once. Raises nothing for a silent store or platform."""
@@ -55,6 +55,7 @@ class Sight:
         return {
             **self.world.troubles,
             **self.observatory.troubles,
+            **self.observatory.lifetimes.troubles,
             **self.spending.troubles,
             **self.quotas.troubles,
         }
@@ -76,8 +77,8 @@ class Sight:
             for name, rung in self._rungs.items()
         }
         views = self.world.job_views(self._shown)
-        if self._foresight:
-            views = self._foresight.advised(views, rungs, self._clock.monotonic_s())
+        if self._planner:
+            views = self._planner.advised(views, rungs, self._clock.monotonic_s())
         return Snapshot(
             views,
             self.world.bill_views(),

@@ -425,6 +425,47 @@ class Observations:
 
 
 @dataclass(frozen=True)
+class Lifetime:
+    """How long one launch held its machine, and what was predicted when it was made.
+
+    Beside :class:`Observation` and not in it, so that an older Tenure goes on reading those.
+    """
+
+    job: str
+    launch: int
+    rung: str
+    end: (
+        str  # as of an observation, and 'taken': released without having been asked to, by a notice
+    )
+    cards: int = 1
+    held_s: float | None = None  # from its claim to its last sign of life; None: it never claimed
+    load_s: float | None = None  # from its claim to its first step
+    milestones: int = 0  # that it wrote
+    predicted_s: tuple[float, ...] | None = None  # deciles 1 to 9 of the time to the job's end
+    took_s: float | None = None  # that the job then took, from that prediction
+
+    def __post_init__(self) -> None:
+        if min(self.held_s or 0.0, self.load_s or 0.0, self.milestones, self.took_s or 0.0) < 0:
+            raise ValueError("held_s, load_s, milestones and took_s are not negative")
+        if self.cards < 1:
+            raise ValueError("cards counts from 1")
+        if self.predicted_s is not None and list(self.predicted_s) != sorted(self.predicted_s):
+            raise ValueError("predicted_s does not fall")
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """The newest launches on one (runner, card), by whoever wrote last; bounded, changed by replace."""
+
+    runner: str
+    card: str
+    writer: str
+    rows: tuple[Lifetime, ...]
+    write_id: str
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
 class Refusal:
     """A worker that would not start, and why."""
 

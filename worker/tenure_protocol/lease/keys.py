@@ -183,6 +183,14 @@ def observations(runner: str, card: str) -> str:
     return f"{OBSERVATIONS}{part(runner)}/{part(card)}.json"
 
 
+LIFETIMES = "lifetimes/"
+
+
+def lifetimes(runner: str, card: str) -> str:
+    """How long machines of one (runner, card) lasted: changed by conditional replace alone."""
+    return f"{LIFETIMES}{part(runner)}/{part(card)}.json"
+
+
 def part(name: str) -> str:
     """A name as a part of a key; one that may not stand there gets a digest, to stay apart.
 

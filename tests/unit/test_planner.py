@@ -8,10 +8,10 @@ import pytest
 
 from tenure.cli.grounds import Grounds, numbers_of
 from tenure.dispatch import decide
-from tenure.dispatch.foresight import GUESSED_SHARE
 from tenure.dispatch.history import read_history
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.planner import GUESSED_SHARE
 from tenure.dispatch.views import JobView
 from tenure.plan.advise import UNKNOWN_SHARE
 from tenure.plan.enlist import enlist

@@ -1,0 +1,187 @@
+"""How long machines lasted, and what was predicted of them: kept in the store, shared by all dispatchers.
+
+What observations lack and the planner needs, in objects of its own (``lifetimes/<runner>/<card>.json``): an
+older Tenure refuses a record with a field that it does not know, so the rows of observations stay as they
+are. One object for each (runner, card), changed by conditional replace; a row is a launch, whoever writes
+merges, the newest are kept. Lost, it is seen anew with the next launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from tenure_protocol.clock import Clock
+from tenure_protocol.codec import Corrupt, encode
+from tenure_protocol.lease import keys
+from tenure_protocol.records import Lifetime, Lifetimes, load
+from tenure_protocol.store.api import Missing, Store, StoreSilent, Written
+
+MOST_ROWS = 300  # of one (runner, card): the newest
+_WRITE_EVERY_S = 300.0
+_RUNNING = "running"
+Place = tuple[str, str]  # runner, card
+Rows = dict[tuple[str, int], Lifetime]
+
+
+@dataclass
+class _Kept:
+    rows: Rows = field(default_factory=dict)
+    etag: str = ""
+    dirty: bool = False
+
+
+class LifetimeBook:
+    """What one dispatcher knows of lifetimes. Called from its rounds alone."""
+
+    def __init__(self, store: Store, clock: Clock, name: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._name = name
+        self._places: dict[Place, _Kept] = {}
+        self._keys: dict[str, Place] = {}
+        self._written_s = clock.monotonic_s()
+        #: By job: the launches whose end was predicted by this process, and when (monotonic).
+        self._told: dict[str, list[tuple[Place, int, float]]] = {}
+        self.troubles: dict[str, str] = {}
+
+    def put(self, place: Place, row: Lifetime) -> None:
+        """Note what is known of one launch now; what an earlier sight knew and this one does not stays."""
+        kept = self._places.setdefault(place, _Kept())
+        old = kept.rows.get((row.job, row.launch))
+        made = row if old is None else joined(old, row)
+        if made != old:
+            kept.rows.pop((row.job, row.launch), None)  # the newest stand last
+            kept.rows[row.job, row.launch] = made
+            kept.rows = _newest(kept.rows)
+            kept.dirty = True
+
+    def predicted(self, place: Place, row: Lifetime, quantiles_s: Sequence[float]) -> None:
+        """A launch was made, and its job is said to be done by these times from now (``predict.LEVELS``)."""
+        self.put(place, replace(row, predicted_s=tuple(quantiles_s)))
+        told = self._told.setdefault(row.job, [])
+        told.append((place, row.launch, self._clock.monotonic_s()))
+
+    def finished(self, job: str) -> None:
+        """A job ended with a result: every prediction of it that this process made has its outcome."""
+        for place, launch, at_s in self._told.pop(job, []):
+            row = self._places[place].rows.get((job, launch))
+            if row is not None:
+                self.put(place, replace(row, took_s=max(0.0, self._clock.monotonic_s() - at_s)))
+
+    def forget(self, job: str) -> None:
+        """A job ended without a result: its predictions have no outcome and are not scored."""
+        self._told.pop(job, None)
+
+    def rows(self) -> list[tuple[Place, Lifetime]]:
+        """Every row that is known, by (runner, card), the oldest first."""
+        return [(place, row) for place, kept in self._places.items() for row in kept.rows.values()]
+
+    # ------------------------------------------------------------------------------- keeping
+
+    def write(self, at_once: bool = False) -> None:
+        """Write what is new, every five minutes or ``at_once``; by a replace on what was read before."""
+        now_s = self._clock.monotonic_s()
+        if not at_once and now_s - self._written_s < _WRITE_EVERY_S:
+            return
+        self._written_s = now_s
+        for place, kept in self._places.items():
+            if kept.dirty:
+                self._write(place, kept)
+
+    def _write(self, place: Place, kept: _Kept) -> None:
+        key = keys.lifetimes(*place)
+        record = Lifetimes(*place, self._name, tuple(kept.rows.values()), self._clock.nonce())
+        body = encode(record)
+        outcome = (
+            self._store.replace(key, body, kept.etag)
+            if kept.etag
+            else self._store.create(key, body)
+        )
+        if isinstance(outcome, Written):
+            kept.etag, kept.dirty = outcome.etag, False
+            return
+        kept.etag = (
+            ""  # another dispatcher wrote it, or that is not known: read before the next try
+        )
+        try:
+            self._read_one(key)
+        except StoreSilent as error:
+            self.troubles[key] = str(error)
+
+    def read(self) -> None:
+        """Merge in what other dispatchers have seen. A silent store costs knowledge and nothing else."""
+        try:
+            for entry in self._store.list(keys.LIFETIMES):
+                place = self._keys.get(entry.key)
+                if place is None or self._places[place].etag != entry.etag:
+                    self._read_one(entry.key)
+            self.troubles.pop(keys.LIFETIMES, None)
+        except StoreSilent as error:
+            self.troubles[keys.LIFETIMES] = str(error)
+
+    def _read_one(self, key: str) -> None:
+        found = self._store.read(key)
+        if isinstance(found, Missing):
+            return
+        try:
+            stored = load(Lifetimes, found.body, key)
+        except Corrupt as error:  # a newer Tenure's is left alone, and said
+            self.troubles[key] = str(error)
+            return
+        self.troubles.pop(key, None)
+        place = stored.runner, stored.card
+        kept = self._places.setdefault(place, _Kept())
+        self._keys[key], kept.etag = place, found.etag
+        merged = merge(stored.rows, kept.rows.values())
+        kept.dirty = kept.dirty or list(merged.values()) != list(stored.rows)
+        kept.rows = merged
+
+
+def merge(one: Iterable[Lifetime], other: Iterable[Lifetime]) -> Rows:
+    """The rows of both, a launch once, the newest at most.
+
+    >>> a = Lifetime("j", 1, "r", "running", held_s=5.0, predicted_s=(1.0,) * 9)
+    >>> b = Lifetime("j", 1, "r", "lost", held_s=9.0)
+    >>> [(row.end, row.held_s, row.predicted_s is None) for row in merge([b], [a]).values()]
+    [('lost', 9.0, False)]
+    """
+    found: Rows = {}
+    for row in (*one, *other):
+        old = found.pop((row.job, row.launch), None)
+        found[row.job, row.launch] = row if old is None else joined(old, row)
+    return _newest(found)
+
+
+def joined(one: Lifetime, other: Lifetime) -> Lifetime:
+    """Two sights of one launch as one: who saw more stands, and what only the other one knows is added.
+
+    The order of the two does not matter, so that all writers come to the same.
+    """
+    less, more = sorted((one, other), key=_seen)
+    gaps = {
+        each.name: getattr(less, each.name)
+        for each in fields(Lifetime)
+        if getattr(more, each.name) is None
+    }
+    return replace(more, **gaps)
+
+
+def _seen(row: Lifetime) -> tuple[bool, float, int, str]:
+    return row.end != _RUNNING, row.held_s or 0.0, row.milestones, repr(row)
+
+
+def _newest(rows: Rows) -> Rows:
+    while len(rows) > MOST_ROWS:
+        del rows[next(iter(rows))]
+    return rows
+
+
+def scored(rows: Iterable[Lifetime]) -> list[tuple[tuple[float, ...], float]]:
+    """Predictions that have an outcome, as :func:`tenure.plan.predict.calibration` takes them."""
+    return [
+        (row.predicted_s, row.took_s)
+        for row in rows
+        if row.predicted_s is not None and row.took_s is not None and math.isfinite(row.took_s)
+    ]

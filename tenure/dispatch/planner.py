@@ -1,0 +1,142 @@
+"""What the planner is asked about: jobs with a deadline, and what each of their rungs promises.
+
+Made of what this dispatcher has observed; the advice itself is pure (:mod:`tenure.plan.advise`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from tenure.dispatch import quality
+from tenure.dispatch.ladder import Rung
+from tenure.dispatch.observations import Observatory, WorkLeft
+from tenure.dispatch.quality import takes_s
+from tenure.dispatch.views import JobView, RungView
+from tenure.plan.advise import Outlook, Prospect, advise
+from tenure_protocol.peaks import known_peak
+from tenure_protocol.records import FINAL
+from tenure_worker.pacing import DEATH_PER_H
+
+ON_DEMAND = "on_demand"
+#: Of a machine until milestones of such work were seen.
+UNKNOWN_MILESTONE_S = 1800.0
+#: Of the time that a job has, what it is taken to need while nobody has told how long it is.
+GUESSED_SHARE = 0.125
+
+
+class Planner:
+    """Asks the planner for every job that has a deadline and is not over."""
+
+    def __init__(
+        self,
+        rungs: Mapping[str, Rung],
+        observatory: Observatory,
+        usd_per: Mapping[str, float],
+    ) -> None:
+        """``usd_per``: what one unit of a currency other than dollars is worth; 0 where not named."""
+        self._rungs = rungs
+        self._observatory = observatory
+        self._usd_per = dict(usd_per)
+
+    def advised(
+        self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
+    ) -> tuple[JobView, ...]:
+        """The same jobs, those with a deadline with their prospects and the planner's advice."""
+        open_ones = [view for view in views if view.deadline_s is not None and not _over(view)]
+        if not open_ones:
+            return tuple(views)
+        deaths = {name: self._death_per_h(self._rungs[name]) for name in seen}
+        prospects = {view.job: self._prospects(view, seen, deaths) for view in open_ones}
+        outlooks = [
+            Outlook(
+                view.job,
+                view.since_s,
+                view.deadline_s or 0.0,
+                prospects[view.job],
+                self._observatory.left(view.job) is None,
+            )
+            for view in open_ones
+        ]
+        advice = advise(outlooks, now_s)
+        return tuple(
+            replace(view, prospects=tuple(prospects[view.job]), advice=advice.get(view.job))
+            if view.job in prospects
+            else view
+            for view in views
+        )
+
+    def _death_per_h(self, rung: Rung) -> float:
+        observed = self._observatory.risks(rung).death_per_h
+        return DEATH_PER_H if observed is None else observed
+
+    def _prospects(
+        self, view: JobView, seen: Mapping[str, RungView], deaths: Mapping[str, float]
+    ) -> list[Prospect]:
+        usable = [
+            (self._rungs[name], seen[name])
+            for name in view.rungs
+            if name in self._rungs
+            and name in seen
+            and name not in view.excluded
+            and view.kind in seen[name].kinds
+        ]
+        left = self._observatory.left(view.job)
+        speeds = self._speeds(left, usable) if left else _guessed(view, usable)
+        return [
+            self._prospect(rung, now, run_s, deaths[rung.name])
+            for (rung, now), run_s in zip(usable, speeds, strict=True)
+            if run_s is not None
+        ]
+
+    def _speeds(
+        self, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
+    ) -> list[float | None]:
+        """How long what is left takes on each rung; ``None`` where nobody can say."""
+        found = [self._observatory.expected(left, rung) for rung, _ in usable]
+        return [each and takes_s(left.amount, *each) for each in found]
+
+    def _prospect(self, rung: Rung, now: RungView, run_s: float, death_per_h: float) -> Prospect:
+        start_s = now.start_s or quality.UNKNOWN_START_S
+        if rung.capacity.wall_s:  # it goes on after each with another start
+            run_s += int(run_s / rung.capacity.wall_s) * start_s
+        # Nobody knows when credits end that no platform tells: they are used, and not counted on.
+        paid = rung.price is None or rung.price.currency == "usd"
+        lasts = paid if now.quota is None else now.quota.hours * 3600.0 >= run_s
+        return Prospect(
+            rung.name,
+            run_s,
+            start_s,
+            self._usd_per_h(rung),
+            death_per_h,
+            UNKNOWN_MILESTONE_S,
+            rung.price_class == ON_DEMAND and lasts,
+            max(1, rung.capacity.launches),
+        )
+
+    def _usd_per_h(self, rung: Rung) -> float:
+        if rung.price is None:
+            return 0.0
+        unit = rung.price.currency
+        return rung.price.per_h * (1.0 if unit == "usd" else self._usd_per.get(unit, 0.0))
+
+
+def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[float | None]:
+    """How long a job of unknown length takes on each rung: an eighth of its time on the middle one.
+
+    By the peaks of the cards, in the first format in which most of them have one; a card without one
+    is taken for the middle one.
+    """
+    tops = [
+        [known_peak(rung.card, dtype) for rung, _ in usable] for dtype in ("fp16", "bf16", "fp32")
+    ]
+    known = max(tops, key=lambda row: sum(each is not None for each in row))
+    peaks = [each.flops_per_s for each in known if each]
+    middle = median(peaks) if peaks else 1.0
+    whole_s = GUESSED_SHARE * ((view.deadline_s or 0.0) - view.since_s)
+    return [whole_s * (middle / each.flops_per_s if each else 1.0) for each in known]
+
+
+def _over(view: JobView) -> bool:
+    return view.broken is not None or (view.witness is not None and view.witness.phase in FINAL)
