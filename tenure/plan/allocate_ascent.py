@@ -279,7 +279,9 @@ def prices_of(of: Relaxed, climbed: Climbed) -> ShadowPrices:
         prices.append(
             ShadowPrice("budget", currency, 0.0, problem.until_h, currency, price, most, used)
         )
-    return ShadowPrices(climbed.bound_usd, tuple(prices), False, quota_rates(problem))
+    per_h = tuple(tuple(row) for row in climbed.per_h.tolist())
+    rates = quota_rates(problem)
+    return ShadowPrices(climbed.bound_usd, tuple(prices), False, rates, per_h, of.last)
 
 
 def _worth(

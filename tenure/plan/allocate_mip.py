@@ -11,7 +11,7 @@ keeps all its times if, for each of them, the launches due by then last no longe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import TYPE_CHECKING
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 #: Unknowns that must be whole numbers; above it "auto" takes the greedy way.
 MOST_WHOLE = 4000
+
+
+class OutOfTime(Exception):
+    """The solver has found nothing in its time, and has not shown that there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -98,23 +102,26 @@ def size(problem: Problem) -> int:
 
 def solve(
     problem: Problem,
+    leave: Collection[int] = (),
     *,
     must_place: bool = True,
     limit_s: float = 20.0,
 ) -> Solved | None:
-    """The allocation of least dollars that places every job; ``None`` where there is none.
+    """The allocation of least dollars that places every job but ``leave``; ``None`` where there is none.
 
     Without ``must_place`` as many jobs as possible are placed, for the least dollars among those.
-    A solver that runs out of ``limit_s`` returns what it has, not proved optimal, or ``None``.
+    A solver that runs out of ``limit_s`` returns what it has, not proved optimal, or raises OutOfTime.
     """
     if must_place:
-        return _Model(problem).solved(limit_s)
-    model = _Model(problem, may_leave=True)
-    few = model.solved(limit_s, count=True)
+        homeless = [j for j, row in enumerate(problem.launch_h) if not (row < inf).any()]
+        if set(homeless) - set(leave):
+            return None
+        return _Model(problem, leave).solved(limit_s)
+    few = _Model(problem, leave, may_leave=True).solved(limit_s, count=True)
     if few is None:
         return None
-    left = len(problem.jobs) - sum(len(launch.jobs) for launch in few.launches)
-    return _Model(problem, may_leave=True, most_left=left).solved(limit_s) or few
+    left = len(problem.jobs) - len(leave) - sum(len(launch.jobs) for launch in few.launches)
+    return _Model(problem, leave, may_leave=True, most_left=left).solved(limit_s) or few
 
 
 def _places(problem: Problem, rung: int, jobs: int) -> int:
@@ -129,17 +136,22 @@ class _Model:
     """The whole program."""
 
     def __init__(
-        self, problem: Problem, *, may_leave: bool = False, most_left: int | None = None
+        self,
+        problem: Problem,
+        leave: Collection[int],
+        *,
+        may_leave: bool = False,
+        most_left: int | None = None,
     ) -> None:
         self._problem = problem
         self._program = _Program()
         self._hours = problem.launch_h
         self._on = [self._rung(r) for r in range(len(problem.rungs))]
-        self._left = [
-            self._program.column() if may_leave else -1 for _ in range(len(problem.jobs))
-        ]
+        wanted = [j for j in range(len(problem.jobs)) if j not in leave]
+        self._left = {j: self._program.column() if may_leave else -1 for j in wanted}
         if most_left is not None:
-            self._program.row([(column, 1.0) for column in self._left], high=float(most_left))
+            terms = [(column, 1.0) for column in self._left.values()]
+            self._program.row(terms, high=float(most_left))
         self._place_each()
         self._budgets()
         self._quotas()
@@ -275,7 +287,7 @@ class _Model:
     # ---------------------------------------------------------------------- all of them
 
     def _place_each(self) -> None:
-        for j, left in enumerate(self._left):
+        for j, left in self._left.items():
             terms = [
                 (column, 1.0)
                 for on in self._on
@@ -325,7 +337,7 @@ class _Model:
         cost = np.array(program.cost)
         if count:
             cost = np.zeros(len(cost))
-            cost[self._left] = 1.0
+            cost[list(self._left.values())] = 1.0
         rows, columns, values = program.at
         matrix = csr_array((values, (rows, columns)), shape=(len(program.row_low), len(cost)))
         answer = milp(
@@ -337,8 +349,10 @@ class _Model:
             ),
             options={"time_limit": limit_s, "mip_rel_gap": 0.0},
         )
-        if answer.x is None:
+        if answer.x is None and answer.status == 2:
             return None
+        if answer.x is None:
+            raise OutOfTime(f"HiGHS found nothing in {limit_s:g} s: {answer.message}")
         launches = [launch for on in self._on for launch in self._launches(on, answer.x)]
         return Solved(tuple(launches), bool(answer.status == 0), float(answer.fun))
 

@@ -12,6 +12,7 @@ dollars of an hour of a launch there now, and the :class:`ShadowPrice` records w
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 #: Unknowns of the linear program up to which HiGHS solves it; above, prices are found by ascent.
-MOST_UNKNOWNS = 60_000
+MOST_UNKNOWNS = 20_000
 #: Deadlines that are told apart.
 MOST_DUES = 12
 
@@ -70,7 +71,10 @@ class ShadowPrices:
     bound_usd: float
     prices: tuple[ShadowPrice, ...]
     exact: bool  # the linear program was solved; else its bound is approached from below
-    rates: dict[str, tuple[str, float]]  # by rung: the quota it draws on, and units per hour
+    rates: Mapping[str, tuple[str, float]]  # by rung: the quota it draws on, and units per hour
+    #: Dollars for an hour of a launch beside its price, by rung and the last period of a job.
+    per_h: tuple[tuple[float, ...], ...]
+    last: tuple[int, ...]  # by job: that period
 
     def worth(self, rung: str, at_h: float = 0.0) -> float:
         """Dollars that one more hour of a launch would save at a time: of its quota, else of its places."""
@@ -134,17 +138,43 @@ def shadow_prices(problem: Problem, leave: frozenset[int] = frozenset()) -> Shad
 
     ``leave`` are jobs that are not counted: those that have no place.
     """
-    import numpy as np
-
-    of = relaxed(problem)
     jobs = [j for j in range(len(problem.jobs)) if j not in leave]
-    choices = int(np.isfinite(problem.launch_h[jobs]).sum()) * of.periods
-    if choices > MOST_UNKNOWNS:
+    if not is_small(problem, jobs):
         from tenure.plan.allocate_ascent import ascend, prices_of
 
         of = relaxed(problem, renewals=False)
         return prices_of(of, ascend(of, jobs))
-    return _solved(of, jobs)
+    return _solved(relaxed(problem), jobs)
+
+
+def is_small(problem: Problem, jobs: list[int]) -> bool:
+    """Whether the linear program is solved as it is."""
+    import numpy as np
+
+    choices = int(np.isfinite(problem.launch_h[jobs]).sum())
+    return choices * relaxed(problem).periods <= MOST_UNKNOWNS
+
+
+def by_hour(of: Relaxed, prices: Sequence[ShadowPrice]) -> tuple[tuple[float, ...], ...]:
+    """What an hour of a launch costs beside its price, by rung and last period: at its cheapest time."""
+    problem = of.problem
+    found = []
+    for r, rung in enumerate(problem.rungs):
+        account = problem.account_of.get(r)
+        row, least = list[float](), inf
+        for period in range(of.periods):
+            at_h, total = of.bounds_h[period], 0.0
+            for it in prices:
+                if it.kind == "budget":
+                    total += it.usd_per_unit * rung.price.per_h * (it.name == rung.price.currency)
+                elif it.from_h <= at_h < it.to_h and it.kind == "concurrency":
+                    total += it.usd_per_unit * (it.name == rung.name)
+                elif it.from_h <= at_h < it.to_h and account and it.name == account.name:
+                    total += it.usd_per_unit * account.rate(r)
+            least = min(least, total)
+            row.append(least)
+        found.append(tuple(row))
+    return tuple(found)
 
 
 def quota_rates(problem: Problem) -> dict[str, tuple[str, float]]:
@@ -185,7 +215,9 @@ def _solved(of: Relaxed, jobs: list[int]) -> ShadowPrices | None:
         for w in range(of.last[j] + 1)
     ]
     if not jobs:
-        return ShadowPrices(0.0, tuple(_unused(of)), True, quota_rates(problem))
+        unused = tuple(_unused(of))
+        rates, per_h = quota_rates(problem), by_hour(of, unused)
+        return ShadowPrices(0.0, unused, True, rates, per_h, of.last)
     if len({n for n, _, _ in keys}) < len(jobs):
         return None
     n, r, w = (np.array(each) for each in zip(*keys, strict=True))
@@ -233,7 +265,8 @@ def _solved(of: Relaxed, jobs: list[int]) -> ShadowPrices | None:
         )
         for it, dual in zip(limits, duals, strict=True)
     ]  # fmt: skip
-    return ShadowPrices(float(answer.fun), tuple(prices), True, quota_rates(problem))
+    rates, per_h = quota_rates(problem), by_hour(of, prices)
+    return ShadowPrices(float(answer.fun), tuple(prices), True, rates, per_h, of.last)
 
 
 def _linked(
