@@ -80,7 +80,9 @@ def _tell(found: Allocation) -> None:
         screen.show(_COLUMNS, rows)
     for each in found.unplaced:
         typer.echo(f"{each.job} has no place: {each.reason}")
-    spent = ", ".join(f"{amount:.4g} {currency}" for currency, amount in sorted(found.spent.items()))
+    spent = ", ".join(
+        f"{amount:.4g} {currency}" for currency, amount in sorted(found.spent.items())
+    )
     above = "" if found.gap is None else f", at most {found.gap:.2%} above the least"
     proved = ", the least there is" if found.optimal else above
     typer.echo(

@@ -127,7 +127,7 @@ class Allocation:
                 {"job": it.job, "reason": it.reason, "excluded": dict(it.excluded)}
                 for it in self.unplaced
             ],
-            "shadow_prices": self.prices.limits(),
+            "shadow_prices": {it.name: self.prices.worth(it.name) for it in self.problem.rungs},
             "limits": [
                 {
                     "kind": it.kind, "name": it.name, "from_h": it.from_h, "to_h": it.to_h,
@@ -193,9 +193,7 @@ def _exactly(
     return other if better else found
 
 
-def _greedily(
-    problem: Problem, jobs: list[int], stranded: list[int], why: str
-) -> Allocation:
+def _greedily(problem: Problem, jobs: list[int], stranded: list[int], why: str) -> Allocation:
     from tenure.plan.allocate_ascent import prices_of
     from tenure.plan.allocate_greedy import fill
 

@@ -54,9 +54,7 @@ class Climbed:
 
 def given_h(of: Relaxed, rung: int, until_h: float) -> float:
     """Hours of launches that a rung can give before a time: by its places and a quota of its own."""
-    return sum(
-        min(places_h, quota_h) for _, places_h, quota_h in _by_window(of, rung, until_h)
-    )
+    return sum(min(places_h, quota_h) for _, places_h, quota_h in _by_window(of, rung, until_h))
 
 
 def _by_window(of: Relaxed, rung: int, until_h: float) -> list[tuple[Window, float, float]]:
@@ -99,7 +97,9 @@ def limits_of(of: Relaxed) -> Limits:
             row = np.zeros((rungs, periods))
             row[list(account.rungs), : period + 1] = np.array(account.per_h)[:, None]
             ends_h = of.bounds_h[period + 1]
-            add(row, sum(w.amount for w in account.windows if w.from_h < ends_h), "quota", n, period)
+            add(
+                row, sum(w.amount for w in account.windows if w.from_h < ends_h), "quota", n, period
+            )
     for n, (currency, amount) in enumerate(problem.scenario.budget.items()):
         row = np.zeros((rungs, periods))
         for r, rung in enumerate(problem.rungs):
@@ -249,7 +249,9 @@ def prices_of(of: Relaxed, climbed: Climbed) -> ShadowPrices:
         only = account.rungs[0] if len(account.rungs) == 1 else None
         for window in account.windows:
             worth = sum(
-                price for period, price in shared.get(n, ()) if of.bounds_h[period + 1] > window.from_h
+                price
+                for period, price in shared.get(n, ())
+                if of.bounds_h[period + 1] > window.from_h
             )
             if only is not None and account.rate(only):
                 worth = _worth(of, only, by_rung, window, quota=True) / account.rate(only)

@@ -55,7 +55,9 @@ def fill(problem: Problem, jobs: list[int]) -> Filled:
     filling = _Filling(problem, of, climbed)
     left, part = jobs, FIRST_PART
     for _ in range(ROUNDS):
-        left = filling.by_price(left, _Room(of, climbed.hours, part, filling.used_h())) if left else []
+        left = (
+            filling.by_price(left, _Room(of, climbed.hours, part, filling.used_h())) if left else []
+        )
         part = 1.0
     left = filling.settle(left)
     filling.improve()
@@ -82,7 +84,9 @@ class _Filling:
         self._cards = [job.cards for job in problem.jobs]
         # What a job that is late costs elsewhere: as on the next best rung.
         second = min(1, len(self._usd) - 1)
-        self._elsewhere: list[float] = np.partition(self._priced, second, axis=1)[:, second].tolist()
+        self._elsewhere: list[float] = np.partition(self._priced, second, axis=1)[
+            :, second
+        ].tolist()
         self._at: dict[int, int] = {}  # job -> rung
 
     # ------------------------------------------------------------------- by price
@@ -273,7 +277,10 @@ class _Room:
         problem, ends = of.problem, of.bounds_h[1:]
         gone_h = used_h.cumsum(axis=1).tolist()
         self._rungs = [
-            [part * given_h(of, r, end_h) - gone for end_h, gone in zip(ends, gone_h[r], strict=True)]
+            [
+                part * given_h(of, r, end_h) - gone
+                for end_h, gone in zip(ends, gone_h[r], strict=True)
+            ]
             for r in range(len(problem.rungs))
         ]
         self._shared: dict[int, tuple[list[float], float]] = {}

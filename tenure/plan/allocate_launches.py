@@ -99,9 +99,11 @@ def violations(problem: Problem, launches: Sequence[Launch]) -> list[str]:
     for launch in launches:
         found += _of_launch(problem, launch)
     seen = [job for launch in launches for job in launch.jobs]
-    found += [f"job {job} is placed twice" for job in set(seen) if seen.count(job) > 1] if len(
-        seen
-    ) != len(set(seen)) else []
+    found += (
+        [f"job {job} is placed twice" for job in set(seen) if seen.count(job) > 1]
+        if len(seen) != len(set(seen))
+        else []
+    )
     found += _of_places(problem, launches)
     for name, used in taken(problem, launches).items():
         windows = next(it.windows for it in problem.accounts if it.name == name)
@@ -157,6 +159,8 @@ def _of_places(problem: Problem, launches: Sequence[Launch]) -> list[str]:
     )
     return [
         f"two launches are on place {place} of {problem.rungs[rung].name} at {from_h:g} h"
-        for (rung, place, _, to_h), (rung_2, place_2, from_h, _) in zip(runs, runs[1:], strict=False)
+        for (rung, place, _, to_h), (rung_2, place_2, from_h, _) in zip(
+            runs, runs[1:], strict=False
+        )
         if (rung, place) == (rung_2, place_2) and from_h < to_h - 1e-4
     ]

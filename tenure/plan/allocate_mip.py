@@ -57,9 +57,7 @@ class _Program:
         self.whole.append(int(whole))
         return len(self.cost) - 1
 
-    def row(
-        self, terms: Sequence[tuple[int, float]], low: float = -inf, high: float = inf
-    ) -> None:
+    def row(self, terms: Sequence[tuple[int, float]], low: float = -inf, high: float = inf) -> None:
         number = len(self.row_low)
         self.row_low.append(low)
         self.row_high.append(high)
@@ -227,7 +225,9 @@ class _Model:
         return due_h - float(self._hours[job, on.rung]) + float(self._hours[leader, on.rung])
 
     def _in_time(self, on: _OnRung) -> None:
-        own_place = on.places >= len(on.jobs)  # each leader has its own, so that none is like another
+        own_place = on.places >= len(
+            on.jobs
+        )  # each leader has its own, so that none is like another
         for n, leader in enumerate(on.jobs):
             hours = float(self._hours[leader, on.rung])
             own = self._due_in(on, leader, leader)
@@ -239,7 +239,9 @@ class _Model:
                     on.due[leader, due, place] = self._program.column()
             opens = on.member[leader, leader]
             mine = {key: column for key, column in on.due.items() if key[0] == leader}
-            self._program.row([*((c, 1.0) for c in mine.values()), (opens, -1.0)], low=0.0, high=0.0)
+            self._program.row(
+                [*((c, 1.0) for c in mine.values()), (opens, -1.0)], low=0.0, high=0.0
+            )
             for j in others:
                 due = self._due_in(on, leader, j)
                 early = [(column, -1.0) for key, column in mine.items() if key[1] <= due + SLACK]
@@ -299,9 +301,7 @@ class _Model:
             self._program.row(terms, low=1.0, high=1.0)
 
     def _launch_terms(self, on: _OnRung, per_h: float) -> list[tuple[int, float]]:
-        return [
-            (on.member[m, m], per_h * float(self._hours[m, on.rung])) for m in on.jobs if per_h
-        ]
+        return [(on.member[m, m], per_h * float(self._hours[m, on.rung])) for m in on.jobs if per_h]
 
     def _budgets(self) -> None:
         for currency, most in self._problem.scenario.budget.items():
@@ -369,7 +369,9 @@ class _Model:
         found = []
         for place in range(on.places):
             here = sorted(
-                (due, m) for (m, due, of), column in on.due.items() if of == place and x[column] > 0.5
+                (due, m)
+                for (m, due, of), column in on.due.items()
+                if of == place and x[column] > 0.5
             )
             turn = [m for _, m in here]
             lengths_h = [float(hours[m]) for m in turn]

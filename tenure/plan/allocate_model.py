@@ -235,12 +235,12 @@ class Problem:
         due_h = self.due_h[job] if due_h is None else due_h
         whose = "deadline" if due_h < self.until_h else "horizon"
         if hours > due_h + SLACK:
-            return f"takes {hours:.4g} h, {hours - due_h:.4g} h longer than its {whose} of {due_h:g} h"
+            return (
+                f"takes {hours:.4g} h, {hours - due_h:.4g} h longer than its {whose} of {due_h:g} h"
+            )
         most_h = self.working_h(rung, due_h)
         if hours > most_h + SLACK:
-            return (
-                f"takes {hours:.4g} h, and the quota has {most_h:.4g} h until its {whose} of {due_h:g} h"
-            )
+            return f"takes {hours:.4g} h, and the quota has {most_h:.4g} h until its {whose} of {due_h:g} h"
         return None
 
     def too_dear(self, job: int, rung: int) -> str | None:
@@ -250,9 +250,7 @@ class Problem:
         for budget, whose in ((self.jobs[job].budget, "its"), (self.scenario.budget, "the whole")):
             most = budget.get(currency)
             if most is not None and least > most + SLACK:
-                return (
-                    f"costs {least:.4g} {currency}, {least - most:.4g} more than {whose} budget of {most:g}"
-                )
+                return f"costs {least:.4g} {currency}, {least - most:.4g} more than {whose} budget of {most:g}"
         return None
 
     def least_amount(self, job: int, rung: int) -> float:

@@ -10,9 +10,7 @@ from tenure.plan.allocate_model import Problem
 from tenure.plan.shadow import ShadowPrices
 
 
-def reasons(
-    problem: Problem, launches: Sequence[Launch], prices: ShadowPrices
-) -> dict[int, str]:
+def reasons(problem: Problem, launches: Sequence[Launch], prices: ShadowPrices) -> dict[int, str]:
     """By job. Costs elsewhere are with a full launch, and with what scarce hours are worth to others."""
     import numpy as np
 
@@ -30,7 +28,9 @@ def reasons(
         for n, job in enumerate(launch.jobs):
             scarce = float(per_h[job, launch.rung] * hours[job, launch.rung])
             own = _own(problem, launch, job, shares[n], scarce)
-            found[job] = f"{own}{_beside(problem, launch, job)}; {_next(problem, nexts[n], others[n])}"
+            found[job] = (
+                f"{own}{_beside(problem, launch, job)}; {_next(problem, nexts[n], others[n])}"
+            )
     return found
 
 
@@ -38,7 +38,11 @@ def _own(problem: Problem, launch: Launch, job: int, amount: float, scarce_usd: 
     rung = problem.rungs[launch.rung]
     hours = float(problem.launch_h[job, launch.rung])
     spot = ", losses of spot counted in" if rung.hazard_per_h else ""
-    scarce = f", and its hours there are worth {scarce_usd:.4g} usd to others" if scarce_usd > 5e-5 else ""
+    scarce = (
+        f", and its hours there are worth {scarce_usd:.4g} usd to others"
+        if scarce_usd > 5e-5
+        else ""
+    )
     return (
         f"{hours:.4g} h on {rung.name}{spot} cost {amount:.4g} {rung.price.currency}{scarce}"
         f"; it ends at {launch.until_h(hours):.4g} of {problem.due_h[job]:g} h"

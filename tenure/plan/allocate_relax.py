@@ -31,7 +31,9 @@ class _Option:
 
 def demand_feasible_alone(problem: Problem, job: int) -> None:
     """Raise UsageError where a job's deadline or budget alone keeps it off every rung that takes its kind."""
-    options = [it for r in range(len(problem.rungs)) if (it := _option(problem, job, r)) is not None]
+    options = [
+        it for r in range(len(problem.rungs)) if (it := _option(problem, job, r)) is not None
+    ]
     it = problem.jobs[job]
     dear = [each for each in options if each.in_time]
     late = [each for each in options if not each.in_time and each.over <= 0]
@@ -47,7 +49,11 @@ def demand_feasible_alone(problem: Problem, job: int) -> None:
         if cheap.amount < first.amount and cheap.currency == first.currency
         else ""
     )
-    also += f"; its budget is {first.over:.4g} {first.currency} too small as well" if first.over > 0 else ""
+    also += (
+        f"; its budget is {first.over:.4g} {first.currency} too small as well"
+        if first.over > 0
+        else ""
+    )
     raise problem.scenario.error(
         ("jobs", job, "deadline_h"),
         f"job {it.name!r} cannot end by {it.deadline_h:g} h: {first.rung}, the fastest rung that takes it, "
@@ -85,9 +91,7 @@ def _option(problem: Problem, job: int, r: int) -> _Option | None:
     own = amount - it.budget.get(currency, amount)
     whole = amount - problem.scenario.budget.get(currency, amount)
     in_time = problem.too_long(job, r) is None
-    return _Option(
-        rung.name, hours, due_h, amount, currency, in_time, max(own, whole), whole > own
-    )
+    return _Option(rung.name, hours, due_h, amount, currency, in_time, max(own, whole), whole > own)
 
 
 def _done_h(problem: Problem, rung: int, hours: float) -> float | None:
@@ -156,7 +160,10 @@ def _least_delay(scenario: Scenario, leave: Collection[int], limit_s: float) -> 
         return _tried(Problem(_later(scenario, later_h)), leave, limit_s / 4) is not None
 
     longest_h = sum(
-        min((h for rung in scenario.rungs if (h := launch_hours(job, rung)) < LONGEST_H), default=0.0)
+        min(
+            (h for rung in scenario.rungs if (h := launch_hours(job, rung)) < LONGEST_H),
+            default=0.0,
+        )
         for job in scenario.jobs
     )
     low, high = 0.0, 1.0

@@ -102,7 +102,9 @@ class Job(_Strict):
         given = [name for name in ("hours", "hours_on", "flops") if getattr(self, name) is not None]
         if len(given) != 1:
             said = " and ".join(given) if given else "none of hours, hours_on and flops"
-            raise ValueError(f"has {said}; give exactly one of the three, which says how long it is")
+            raise ValueError(
+                f"has {said}; give exactly one of the three, which says how long it is"
+            )
         return self
 
 
@@ -141,9 +143,12 @@ class Rung(_Strict):
     start_h: Annotated[
         float, Field(ge=0, le=LONGEST_H, description="paid at each launch before work begins")
     ] = 0.0
-    kinds: Annotated[
-        list[Kind], Field(min_length=1, description="of jobs that it takes")
-    ] = ["train", "evaluate", "backtest", "dataset"]
+    kinds: Annotated[list[Kind], Field(min_length=1, description="of jobs that it takes")] = [
+        "train",
+        "evaluate",
+        "backtest",
+        "dataset",
+    ]
     environments: Annotated[
         list[Text], Field(description="environment classes that it can prove")
     ] = []
@@ -162,7 +167,9 @@ class Scenario(_Strict):
     budget: Annotated[dict[str, Amount], Field(description="of all jobs, by currency")] = {}
     rates: Annotated[
         dict[str, Amount],
-        Field(description="usd that a unit of a currency costs you; default 0: you have it already"),
+        Field(
+            description="usd that a unit of a currency costs you; default 0: you have it already"
+        ),
     ] = {}
     jobs: Annotated[list[Job], Field(min_length=1)]
     rungs: Annotated[list[Rung], Field(min_length=1)]
@@ -217,7 +224,9 @@ def check(scenario: Scenario) -> None:
         for name in job.hours_on or ():
             if name not in rungs:
                 hint = did_you_mean(name, rungs)
-                raise scenario.error(("jobs", n, "hours_on", name), f"there is no such rung; {hint}")
+                raise scenario.error(
+                    ("jobs", n, "hours_on", name), f"there is no such rung; {hint}"
+                )
     _check_limits(scenario)
 
 
@@ -270,9 +279,7 @@ def _check_currencies(
     for currency in named:
         if currency not in known:  # it would never be spent, so it would limit nothing
             hint = did_you_mean(currency, known)
-            raise scenario.error(
-                (*path, currency), f"no rung is paid in {currency!r}; {hint}"
-            )
+            raise scenario.error((*path, currency), f"no rung is paid in {currency!r}; {hint}")
 
 
 def _check_limits(scenario: Scenario) -> None:

@@ -85,11 +85,6 @@ class ShadowPrices:
                 return price.usd_per_unit * per_h
         return 0.0
 
-    def limits(self) -> dict[str, float]:
-        """By rung: :meth:`worth` now."""
-        named = {it.name for it in self.prices if it.kind != "budget"} | set(self.rates)
-        return {name: self.worth(name) for name in sorted(named)}
-
 
 @dataclass(frozen=True)
 class Relaxed:
@@ -334,9 +329,7 @@ def _limits(
             from_h, to_h = of.bounds_h[period : period + 2]
             found.append(_Limit("concurrency", each.name, from_h, to_h, "h", most_h, row))
     for currency, most in problem.scenario.budget.items():
-        per_h = np.array(
-            [it.price.per_h * (it.price.currency == currency) for it in problem.rungs]
-        )
+        per_h = np.array([it.price.per_h * (it.price.currency == currency) for it in problem.rungs])
         row = machine_h * per_h[r] if len(r) else zero
         found.append(_Limit("budget", currency, 0.0, problem.until_h, currency, most, row))
     return found

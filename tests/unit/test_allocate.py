@@ -52,11 +52,11 @@ def fits_in_time(scenario: Scenario, rung: int, groups: list[list[int]], use: fl
     lasts = [max(hours[j] for j in group) for group in groups]
     if sum(lasts) > use + 1e-9:
         return False
-    due = [
-        [min(scenario.jobs[j].deadline_h or inf, until_h) for j in group] for group in groups
-    ]
+    due = [[min(scenario.jobs[j].deadline_h or inf, until_h) for j in group] for group in groups]
     places = min(at.concurrency or len(groups), len(groups))
-    quota = at.quota if at.quota and at.quota.renews_in_h and at.quota.renews_in_h < until_h else None
+    quota = (
+        at.quota if at.quota and at.quota.renews_in_h and at.quota.renews_in_h < until_h else None
+    )
     if quota is not None:
         assert at.concurrency == 1
         return any(
@@ -71,7 +71,9 @@ def fits_in_time(scenario: Scenario, rung: int, groups: list[list[int]], use: fl
                     for k, n in enumerate(turn)
                     for j, d in zip(groups[n], due[n], strict=True)
                 )
-                for turn in permutations([n for n, at_place in enumerate(spread) if at_place == place])
+                for turn in permutations(
+                    [n for n, at_place in enumerate(spread) if at_place == place]
+                )
             )
             for place in range(places)
         ):
@@ -79,9 +81,7 @@ def fits_in_time(scenario: Scenario, rung: int, groups: list[list[int]], use: fl
     return not groups
 
 
-def paused_in_time(
-    scenario: Scenario, quota: Quota, lasts: list[float], due: list[float]
-) -> bool:
+def paused_in_time(scenario: Scenario, quota: Quota, lasts: list[float], due: list[float]) -> bool:
     """One place, as early as the quota lets it work; a launch has ended for all its jobs when it ends."""
     assert quota.renews_in_h is not None
     now, window_end, left = 0.0, quota.renews_in_h, quota.left
@@ -211,7 +211,9 @@ def some_scenario(seed: int) -> Scenario:
         budget["usd"] = float(rng.randint(2, 20))
     rates = {"credits": 0.5} if any(it.price.currency == "credits" for it in rungs) else {}
     jobs = [
-        job if "usd" in {it.price.currency for it in rungs} else job.model_copy(update={"budget": {}})
+        job
+        if "usd" in {it.price.currency for it in rungs}
+        else job.model_copy(update={"budget": {}})
         for job in jobs
     ]
     return Scenario(horizon_h=24.0, jobs=jobs, rungs=rungs, budget=budget, rates=rates)
@@ -378,7 +380,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     ]
     rates = {"credits": 0.7} if "credits" in used else {}
     return Scenario(
-        horizon_h=draw(st.floats(10, 120)), jobs=jobs, rungs=rungs, budget=draw(budgets), rates=rates
+        horizon_h=draw(st.floats(10, 120)),
+        jobs=jobs,
+        rungs=rungs,
+        budget=draw(budgets),
+        rates=rates,
     )
 
 
@@ -397,9 +403,7 @@ def test_no_budget_deadline_quota_or_place_is_ever_broken(
 
 def test_the_checker_of_this_file_sees_what_is_broken() -> None:
     """So that the property above can fail: each limit is tightened behind the answer's back."""
-    rung = Rung(
-        name="r", price=Price(per_h=1.0), cards=2, concurrency=1, quota=Quota(left=50.0)
-    )
+    rung = Rung(name="r", price=Price(per_h=1.0), cards=2, concurrency=1, quota=Quota(left=50.0))
     jobs = [Job(name="a", hours=5.0, deadline_h=30.0), Job(name="b", hours=5.0, cards=2)]
     scenario = Scenario(horizon_h=40.0, jobs=jobs, rungs=[rung], budget={"usd": 10.0})
     found = allocate(scenario)
