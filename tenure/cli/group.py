@@ -55,6 +55,7 @@ CORE = {
     "fingerprint": "tenure.cli.fingerprint:fingerprint",
     "sim": "tenure.cli.sim:sim",
     "rehearse": "tenure.cli.rehearse:app",
+    "allocate": "tenure.cli.allocate:allocate",
 }
 
 
