@@ -14,6 +14,7 @@ from typing import Literal
 from gates import promotion
 from gates.check import check_record
 from gates.evidence import Evidence, losses_of
+from gates.planned import of_plan
 from gates.repetition import repetition
 from gates.spread import spread
 from gates.verdict import Verdict, deployable
@@ -420,7 +421,8 @@ class Chain:
 
     def verdicts(self) -> list[Verdict]:
         """Every gate's verdict on the generation-2 record."""
-        return check_record(self._store, self.second_generation())
+        record = self.second_generation()
+        return [*check_record(self._store, record), of_plan(record)]
 
     def _demand_metrics(self) -> None:
         records = self.evaluated()

@@ -10,6 +10,7 @@ from assets.materialize import GROUP, Opener, experiments, in_words, materialize
 from assets.pinned_backtest import pinned_backtest
 from assets.stage import Context
 from gates import deploy as gate
+from gates.planned import of_plan
 from gates.slots import Deployment, history, proved
 from gates.trust import Trust
 from gates.verdict import Verdict, judged
@@ -38,6 +39,7 @@ def deploy(context: Context) -> Deployment:
             trust=_trust(context),
             head=context.head,
             by="tenure run",
+            beside=[of_plan(record)],
         )
     except Blocked as error:
         if notifier:

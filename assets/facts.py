@@ -96,13 +96,16 @@ def said(verdicts: Sequence[Verdict]) -> str:
 
 
 def member_table(record: ModelRecord) -> Table:
-    """A row for every seed of a record: its promoted metric and its backtest."""
-    metric = record.promote.metric
+    """A row for every seed of a record: its judged metrics and its backtest."""
+    metrics = [terms.metric for terms in record.promote.judged]
     return Table(
         [
             {
                 "seed": member.seed,
-                metric: member.metrics[metric].value if metric in member.metrics else None,
+                **{
+                    metric: member.metrics[metric].value if metric in member.metrics else None
+                    for metric in metrics
+                },
                 "score": member.backtest.score if member.backtest else None,
                 "passed": member.backtest.passed if member.backtest else None,
                 "deployable": member.backtest.deployable if member.backtest else None,

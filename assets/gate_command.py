@@ -17,6 +17,7 @@ from assets.chain import Chain, Incomplete
 from assets.repetition_command import repetition
 from gates import junit
 from gates.check import check_record
+from gates.planned import of_plan, planned_seeds
 from gates.verdict import Verdict, deployable
 from tenure.cli.workplace import Config
 from tenure.dispatch.deploy_store import open_deploy_store
@@ -97,8 +98,8 @@ def _asked(record: str, config: Path | None) -> tuple[str | None, list[Verdict]]
     plan = _plan(record, settings)
     store = open_settings_store(settings, read_only=True)
     try:
-        found = _of_plan(store, plan, settings) if plan else find_record(record, store)
-        return found.id, check_record(store, found)
+        found, seeds = _found(record, plan, store, settings)
+        return found.id, [*check_record(store, found), seeds]
     except _NoRecord as error:
         return None, [Verdict("generation", "BLOCK", str(error))]
     except StoreSilent as error:
@@ -137,7 +138,7 @@ def deploy(
     plan = _plan(record, settings)
     store = open_settings_store(settings)
     try:
-        found = _of_plan(store, plan, settings) if plan else find_record(record, store)
+        found, seeds = _found(record, plan, store, settings)
         key, trust = load_signer(settings)
         done = deployment.deploy(
             open_deploy_store(settings, store),
@@ -149,6 +150,7 @@ def deploy(
             head=KnownHead.of(settings),
             by=by,
             reason=reason,
+            beside=[seeds],
         )
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
@@ -199,6 +201,17 @@ def _plan(name: str, settings: Settings) -> Plan | None:
     plan = load_plan(path, settings, check_import=True)
     demand_own_name(plan, settings)
     return plan
+
+
+def _found(
+    name: str, plan: Plan | None, store: Store, settings: Settings
+) -> tuple[ModelRecord, Verdict]:
+    """The record that a person named, and whether its seeds are those that its plan had fixed."""
+    if plan is None:
+        found = find_record(name, store)
+        return found, planned_seeds(store, found)
+    found = _of_plan(store, plan, settings)
+    return found, of_plan(found)
 
 
 def _of_plan(store: Store, plan: Plan, settings: Settings) -> ModelRecord:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -39,8 +40,13 @@ MEASURE = (
 Sample = dict[str, float]
 
 
-def python(*words: str) -> str:
-    done = subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True)
+def python(*words: str, compiled: Path | None = None) -> str:
+    """What a process prints. An installed wheel has its byte code, so that of ``compiled`` is kept."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environ = {**kept, "PYTHONPYCACHEPREFIX": str(compiled)} if compiled else None
+    done = subprocess.run(
+        [sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True, env=environ
+    )
     return done.stdout
 
 
@@ -64,13 +70,18 @@ class Deployed:
         put_live(self._store, record, key, files={file: entry})
         self._key = public_pem(folder, key)
 
-    def sample(self, cached: bool, torch: bool = True) -> Sample:
+    def sample(self, cached: bool, torch: bool = True, known: bool = False) -> Sample:
+        """One load: the model in the cache or not, and of a machine where another was loaded before."""
         cache = self._folder / "cache"
         if not cached:
-            shutil.rmtree(cache, ignore_errors=True)
+            for model in cache.glob("*/"):
+                shutil.rmtree(model)
+            if not known:
+                shutil.rmtree(cache, ignore_errors=True)
         told = python(
             "-m", "bench.instruments.live_sample", NAME, self._store.url, str(self._key), str(cache),
-            self._stored, "torch" if torch else "no",
+            self._stored, "torch" if torch else "no", "cached" if cached else "fetched",
+            compiled=self._folder / "compiled",
         )  # fmt: skip
         (cache / "copy").unlink(missing_ok=True)
         found: Sample = json.loads(told)
@@ -84,10 +95,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         deployed = Deployed(Path(folder), QUICK_BYTES if report.quick else MODEL_BYTES)
         deployed.sample(cached=False)
-        cached, fetched, bare = [], [], []
+        deployed.sample(cached=True)
+        cached, fetched, next_, bare = [], [], [], []
         for _ in range(rounds):
             cached.append(deployed.sample(cached=True))
             fetched.append(deployed.sample(cached=False))
+            next_.append(deployed.sample(cached=False, known=True))
             bare.append(deployed.sample(cached=True, torch=False))
     size = f"{(QUICK_BYTES if report.quick else MODEL_BYTES) // 1_000_000} MB"
     beyond: list[tuple[str, list[Sample], Callable[[Sample], float], str]] = [
@@ -95,6 +108,12 @@ def main() -> None:
         (
             "first load of a process, fetched",
             fetched,
+            lambda s: s["load_s"] - s["read_s"],
+            "target",
+        ),
+        (
+            "the same, where another model was loaded before",
+            next_,
             lambda s: s["load_s"] - s["read_s"],
             "target",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gates.check import check_record
 from gates.evidence import deployed_member
 from gates.head import KnownHead
@@ -9,7 +11,7 @@ from gates.slots import Deployment as Deployment
 from gates.slots import check_deployment_name, moved, proved
 from gates.slots import current as current
 from gates.trust import Trust
-from gates.verdict import deployable
+from gates.verdict import Verdict, deployable
 from gates.warrant import BadWarrant, DeployKey, append, blocked_sentence, sign
 from tenure.errors import Blocked
 from tenure_protocol.clock import SYSTEM, Clock
@@ -30,11 +32,13 @@ def deploy(
     head: KnownHead | None = None,
     by: str | None = None,
     reason: str | None = None,
+    beside: Sequence[Verdict] = (),
 ) -> Deployment:
     """Check the record again, sign its warrant, log it, and put it into a slot of ``name``.
 
     ``trust`` is who believes the warrant, by default the key's own half alone; ``head`` is what this
-    machine remembers of the log. Deploying what is in the slot already, by the same key, changes
+    machine remembers of the log; ``beside`` are verdicts of gates that take more than the store to ask,
+    and must pass too. Deploying what is in the slot already, by the same key, changes
     nothing. Of two deployments that race, the one whose warrant stands later in the log stays; one that
     began before a rollback never undoes it. Raises Blocked with every reason, UsageError for a name that
     no key can hold and a deploy key that is revoked or not trusted, Corrupt, and StoreSilent when the
@@ -43,7 +47,7 @@ def deploy(
     check_deployment_name(name)
     (trust or Trust.only(key.public)).demand_signer(key)
     before = current(store, name, slot)
-    verdicts = check_record(store, record)
+    verdicts = [*check_record(store, record), *beside]
     if not deployable(verdicts):
         raise Blocked(blocked_sentence(record, verdicts))
     member = deployed_member(record)

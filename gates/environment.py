@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gates.agreement import pinned_alike
-from gates.evidence import Evidence, Unproved, attempt
+from gates.evidence import Evidence, Unproved, attempt, deployed_member
 from gates.verdict import Verdict, judged
-from tenure_protocol.fingerprint import compare, missing_from_pin, refusing
+from tenure_protocol.fingerprint import (
+    Difference,
+    changes,
+    compare,
+    missing_from_pin,
+    refusing,
+    telling,
+)
 from tenure_protocol.records import Member, SnapshotRef, environment_digest
+
+_TOLD = 3
 
 
 def pinned(evidence: Evidence) -> Verdict:
@@ -44,10 +55,52 @@ def measured(evidence: Evidence) -> Verdict:
         if found is not None:
             looked_at += found[0]
             problems += found[1]
-    numbers: dict[str, float | str] = {"environments": float(looked_at)}
+    said, beside = since_parent(evidence)
+    numbers: dict[str, float | str] = {"environments": float(looked_at), **beside}
     return judged(
-        "measured", problems, f"{looked_at} measured environments equal the required one", numbers
+        "measured",
+        problems,
+        f"{looked_at} measured environments equal the required one; {said}",
+        numbers,
     )
+
+
+def since_parent(evidence: Evidence) -> tuple[str, dict[str, float | str]]:
+    """In what the deployed member's environment is not its parent's, each field with its class.
+
+    Of the parent's environments the nearest, since its seeds may have run in several. A warning: a pin
+    may rightly be another machine than the research had (docs/decisions/0009), and who reads the
+    verdict is to know. Returns a clause and the numbers; ``parent_`` counts the fields of each class.
+    """
+    found, missing = attempt(_nearest, evidence)
+    if found is None:
+        return f"nobody can say in what they are another than the parent's: {missing[0]}", {}
+    count = Counter(item.kind for item in found)
+    numbers: dict[str, float | str] = {
+        f"parent_{kind}": float(count[kind]) for kind in ("bitwise", "numeric", "informative")
+    }
+    numbers["parent_differs_in"] = ", ".join(item.field for item in found)
+    switches = [item for item in found if item.field.startswith("determinism.")]
+    told = [item for item in telling(refusing(found)) if item not in switches]
+    more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+    switched = f"{len(switches)} switches that a pin sets" if switches else ""
+    if not told:
+        return f"the parent ran in the same{switched and f' but for {switched}'}", numbers
+    words = "; ".join(item.change() for item in told[:_TOLD])
+    also = f", and in {switched}" if switched else ""
+    return f"warning: the parent ran in another one{also}: {words}{more}", numbers
+
+
+def _nearest(evidence: Evidence) -> tuple[Difference, ...]:
+    """The differences from that environment of the parent that has the fewest. Raises Unproved."""
+    member = deployed_member(evidence.record)
+    before = evidence.parent()
+    names = list(dict.fromkeys(name for one in before.members for name in one.measured))
+    if not names or not member.measured:
+        raise Unproved("no environment of it, or of its parent, was measured")
+    ours = evidence.environment(evidence.record, member.measured[-1])
+    found = [changes(evidence.environment(before, name), ours) for name in names]
+    return min(found, key=lambda items: len(refusing(items)))
 
 
 def _reader_is_pinned(evidence: Evidence, member: Member, ref: SnapshotRef, what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from tenure_protocol.codec import Corrupt, sha256_hex
 from tenure_protocol.lease import keys
@@ -50,14 +50,18 @@ class Objects:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._bodies: dict[str, bytes] = {}
+        self._read: dict[tuple[type[object], str], object] = {}  # what the bodies hold
+        self._specs: dict[str, JobSpec] = {}  # by job, once their id was found to be theirs
 
     def spec(self, job: str) -> JobSpec:
         """The spec of a job. Raises Unproved."""
-        key = keys.job(job)
-        spec = self._load(JobSpec, key, f"the spec of job {job}")
-        if spec.id != job:
-            raise Unproved(f"{key} was edited: its content has the id {spec.id}")
-        return spec
+        if job not in self._specs:
+            key = keys.job(job)
+            spec = self._load(JobSpec, key, f"the spec of job {job}")
+            if spec.id != job:
+                raise Unproved(f"{key} was edited: its content has the id {spec.id}")
+            self._specs[job] = spec
+        return self._specs[job]
 
     def witness(self, spec: JobSpec) -> Witness:
         """The witness of a job. Raises Unproved."""
@@ -117,10 +121,12 @@ class Objects:
             raise Unproved(f"the bytes of {key} are not those that {named_by} names")
 
     def _load(self, kind: type[R], key: str, what: str) -> R:
-        try:
-            return load(kind, self._body(key, what), key)
-        except Corrupt as error:
-            raise Unproved(str(error)) from error
+        if (kind, key) not in self._read:
+            try:
+                self._read[kind, key] = load(kind, self._body(key, what), key)
+            except Corrupt as error:
+                raise Unproved(str(error)) from error
+        return cast(R, self._read[kind, key])
 
     def _body(self, key: str, what: str) -> bytes:
         if key not in self._bodies:

@@ -71,6 +71,7 @@ def lineage(record: ModelRecord) -> dict[str, object]:
                         ("train", member.train),
                         ("evaluate", member.evaluation),
                         ("backtest", member.backtest_job),
+                        ("repetition", member.repetition),
                     )
                     if ref is not None
                 },

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gates.evidence import same_json
 from gates.trust import Trust
 from gates.warrant import BadWarrant, LogEntry, Statement
 from tenure.errors import Blocked, UsageError
@@ -118,10 +119,14 @@ def demand_same(statement: Statement, deployment: Deployment, entry: LogEntry) -
             f"its warrant lets record {statement.record} be deployed as {statement.deployment!r}, "
             f"not {deployment.record} as {deployment.name!r}"
         )
-    ours = {"train": plain(deployment.model), "seed": deployment.seed}
-    for name, value in {**ours, "experiment": deployment.experiment}.items():
-        if statement.predicate.get(name) != value:
-            raise BadWarrant(f"its warrant names another {name} than it does itself")
+    said = statement.predicate
+    for what, signed, ours in (
+        ("experiment", said.get("experiment"), deployment.experiment),
+        ("seed", said.get("seed"), deployment.seed),
+        ("snapshot", said.get("train"), plain(deployment.model)),
+    ):
+        if not same_json(signed, ours):
+            raise BadWarrant(f"its warrant is about the {what} {signed!r}, not {ours!r}")
 
 
 def history(store: Store, name: str, slot: Slot = "live") -> list[Deployment]:

@@ -25,12 +25,14 @@ from tenure_protocol.records import (
     Member,
     MetricValue,
     ModelRecord,
+    PlanRecord,
     Pointer,
     Promote,
     SnapshotRef,
     Witness,
     environment_digest,
     sha256_hex,
+    short_id,
 )
 from tenure_protocol.store.api import Lost, Store
 
@@ -131,12 +133,24 @@ def build(store: Store, wish: Wish) -> ModelRecord:
         promote=wish.terms,
         parent=wish.parent,
     )
+    if wish.generation == 2:
+        planned(store, record)
     metrics, why_not = judge_metrics(record)
     backtest, nor = judge_backtest(record)
     return put(
         store,
         replace(record, passed_metrics=metrics, passed_backtest=backtest, reasons=(*why_not, *nor)),
     )
+
+
+def planned(store: Store, record: ModelRecord, version: int = 0, **terms: object) -> str:
+    """The version of a plan that names a record's trainings and fixes its seeds; returns its key."""
+    jobs = tuple(member.train.job for member in record.members)
+    fixed = {"retrain_seeds": list(record.seeds), **terms}
+    body = encode(PlanRecord(record.experiment, record.experiment, jobs, fixed, version))
+    key = keys.plan(record.experiment, short_id(body))
+    store.create(key, body)
+    return key
 
 
 def put(store: Store, record: ModelRecord) -> ModelRecord:

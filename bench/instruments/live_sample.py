@@ -30,13 +30,11 @@ def read(path: Path) -> None:
         hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def main(name: str, store: str, key: str, cache: str, stored: str, torch: str) -> None:
+def main(name: str, store: str, key: str, cache: str, stored: str, torch: str, files: str) -> None:
     """``stored`` is the key of the model's one file in the store."""
     if torch == "torch":
         importlib.import_module("torch")
     took: dict[str, float] = {}
-    fetched = not Path(cache).exists()
-
     _, took["import_s"] = timed(lambda: importlib.import_module("tenure_live"))
     from tenure_live import load_model
 
@@ -54,7 +52,7 @@ def main(name: str, store: str, key: str, cache: str, stored: str, torch: str) -
         open_store(store, read_only=True).get_file(stored, copy)
         read(copy)
 
-    _, took["read_s"] = timed(fetch if fetched else lambda: read(file))
+    _, took["read_s"] = timed(fetch if files == "fetched" else lambda: read(file))
     print(json.dumps(took))
 
 

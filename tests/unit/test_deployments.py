@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gates.deploy import deploy
 from gates.head import KnownHead
 from gates.rollback import rollback
-from gates.slots import Deployment, current, history
+from gates.slots import Deployment, current, history, proved
 from gates.trust import Trust
 from gates.verification import Verification, verify_deployment
 from gates.warrant import BadWarrant, DeployKey, LogEntry, append, make_key, read_log
@@ -469,9 +470,9 @@ def test_a_warrant_of_another_model_or_name_or_seed_lets_nothing_be_live(house: 
     forged = {
         "another record": {"record": house.b.id},
         "other files": {"files": house.a.members[1].files},
-        "another train": {"model": house.a.members[1].train},
-        "another seed": {"seed": 12},
-        "another experiment": {"experiment": "fx"},
+        "about the snapshot {'job'": {"model": house.a.members[1].train},
+        "about the seed 11, not 12": {"seed": 12},
+        "about the experiment 'vol', not 'fx'": {"experiment": "fx"},
         "lets record": {"warrant": other.warrant, "warrant_digest": other.warrant_digest,
                         "files": other.files},
     }  # fmt: skip
@@ -481,6 +482,8 @@ def test_a_warrant_of_another_model_or_name_or_seed_lets_nothing_be_live(house: 
         house.store.delete(keys.moved("vol", "live", 1))
         ((_, check, said),) = wrong(house.verified())
         assert check == "slot" and words.removeprefix("another ") in said, (words, said)
+        with pytest.raises(BadWarrant, match=re.escape(said)):
+            proved(house.store, state, house.trust)
 
 
 def test_a_warrant_that_is_put_into_the_log_again_is_found(house: House) -> None:
@@ -618,10 +621,17 @@ def test_what_is_signed_names_its_place_and_all_it_rests_on(house: House) -> Non
     first = members[0]
     assert isinstance(first, dict)
     jobs = first["jobs"]
-    assert isinstance(jobs, dict) and set(jobs) == {"train", "evaluate", "backtest"}
+    assert isinstance(jobs, dict) and set(jobs) == {"train", "evaluate", "backtest", "repetition"}
     train = jobs["train"]
     assert isinstance(train, dict)
     assert (train["job"], train["line"]) == (member.train.job, member.train.pointer.digest)
+    again = jobs["repetition"]
+    assert isinstance(again, dict) and member.repetition is not None
+    assert (again["job"], again["line"]) == (
+        member.repetition.job,
+        member.repetition.pointer.digest,
+    )
+    assert all(isinstance(m, dict) and "repetition" not in m["jobs"] for m in members[1:])  # type: ignore[operator]
     assert said["bom"]["bomFormat"] == "CycloneDX"  # type: ignore[index, call-overload]
     with pytest.raises(BadWarrant, match="names no place in the log"):
         _ = replace(statement, predicate={**said, "log": {"number": "2"}}).place

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from tenure_protocol import fingerprint
 from tenure_protocol.codec import canonical
 from tenure_protocol.fingerprint import libraries
-from tenure_protocol.fingerprint.packages import build_digest, installed
 from tenure_protocol.lease import keys
 from tenure_protocol.records import Refusal, load
 from tenure_protocol.store.api import Found
@@ -202,48 +201,6 @@ def test_what_is_not_required_is_not_compared() -> None:
 
 
 # ------------------------------------------------------------------------------- what is measured
-
-
-def test_every_package_has_a_build_and_an_editable_one_says_so() -> None:
-    versions, builds = installed()
-    assert set(versions) == set(builds)
-    assert {n for n, build in builds.items() if build == "editable"} == {
-        n for n, version in versions.items() if version.endswith("(editable)")
-    }
-    assert len(builds["numpy"]) == 16
-
-
-RECORD = """\
-mkl/__init__.py,sha256=AAA,10
-mkl-1.0.dist-info/METADATA,sha256=MMM,99
-mkl-1.0.dist-info/entry_points.txt,sha256=EEE,5
-mkl-1.0.dist-info/RECORD,,
-../../../lib/libmkl_core.so.2,sha256=LLL,7
-"""
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        "mkl-1.0.dist-info/INSTALLER,sha256=pip,4\n",
-        "mkl-1.0.dist-info/REQUESTED,sha256=47D,0\n",
-        "mkl-1.0.dist-info/direct_url.json,sha256=ddd,9\n",
-        "mkl/__pycache__/__init__.cpython-311.pyc,,\n",
-        "../../../bin/mkl-tool,sha256=here,200\n",
-        "../../../include/site/python3.11/mkl/mkl.h,sha256=h,2\n",
-    ],
-)
-def test_a_build_does_not_depend_on_the_place_or_the_installer(more: str) -> None:
-    assert build_digest(RECORD + more) == build_digest(RECORD)
-    lines = "\n".join(reversed(RECORD.splitlines()))
-    assert build_digest(lines.replace("../../../lib/", "../../lib/")) == build_digest(RECORD)
-
-
-@pytest.mark.parametrize("hash_of", ["AAA", "EEE", "LLL"])
-def test_another_content_is_another_build(hash_of: str) -> None:
-    assert build_digest(RECORD.replace(hash_of, "other")) != build_digest(RECORD)
-    rows = [line for line in RECORD.splitlines() if hash_of not in line]
-    assert build_digest("\n".join(rows)) != build_digest(RECORD)
 
 
 def test_what_only_the_runner_knows_is_told_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,26 +467,3 @@ def test_only_visible_cards_count(
 def test_without_a_driver_it_says_so(with_stand_in: Measure) -> None:
     found = with_stand_in(init='raise NVMLError("Driver Not Loaded")')
     assert (found["card"], found["gpu"]) == ("cpu", "none: no NVIDIA driver answered")
-
-
-def test_a_build_is_digested_again_when_its_record_was_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tenure_protocol.fingerprint import packages
-
-    place = tmp_path / "one-1.dist-info"
-    place.mkdir()
-    (place / "METADATA").write_text("Name: one\nVersion: 1\n\n")
-    record = place / "RECORD"
-    record.write_text("one.py,sha256=aaa,1\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    known: dict[str, str] = {}
-    first = packages.installed(known)[1]
-    with monkeypatch.context() as patch:
-        patch.setattr(packages, "build_digest", None)  # nothing is digested again
-        assert packages.installed(known)[1] == first
-    at = record.stat()
-    record.write_text("one.py,sha256=bbb,1\n")
-    os.utime(record, ns=(at.st_atime_ns, at.st_mtime_ns))  # as who hides it would
-    assert packages.installed(known)[1] != first
-    assert packages.installed()[1] == packages.installed(known)[1]

@@ -20,6 +20,7 @@ from gates.deploy import current
 from gates.verdict import Verdict
 from gates.warrant import make_key
 from tenure.lookup import retrains
+from tenure.plan.enlist import enlist
 from tenure.plan.file import load_plan
 from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
@@ -92,7 +93,11 @@ class House:
     def play(self, stages: tuple[str, ...] = STAGES) -> None:
         """Finish the jobs of the stages as workers would, unless they are finished already."""
         for stage in stages:
-            for spec in self.chain().specs(stage):
+            chain = self.chain()
+            specs = chain.specs(stage)
+            name = chain.plan.name
+            enlist(self.store, name, name, specs, chain.plan.terms(), SYSTEM)
+            for spec in specs:
                 finish(self.store, spec)
 
 
@@ -321,6 +326,18 @@ def test_a_record_is_deployed_under_a_name(house: House) -> None:
     assert f"live: record {record.id}, seed 11, is deployed by warrant 1" in ended.out
     found = current(house.store, "live")
     assert found is not None and found.record == record.id
+
+
+def test_a_record_by_its_id_has_the_seeds_of_its_plan(house: House, found: ModelRecord) -> None:
+    """Whoever changed the plan since, with jobs in the store, cannot deploy a part of its seeds."""
+    house.plan.write_text(PLAN.replace("seeds: [11,", "seeds: [10, 11,"))
+    house.play(("pinned_retrain",))
+    code, record, why = answered(tenure("gate", "check", found.id, "--json"))
+    assert (code, record) == (1, found.id)
+    assert "retrain_seeds [10, 11, 12, 13, 14, 15]" in why and "[11, 12, 13, 14, 15]" in why
+    ended = tenure("deploy", found.id)
+    assert ended.code == 1 and "seeds: the plan orbit (version " in ended.err
+    assert current(house.store, "orbit") is None
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gates.check import check_record
 from gates.promotion import judge_backtest, judge_metrics, promote
 from gates.verdict import Verdict, deployable
-from tenure_protocol.codec import Corrupt, Json, decode, encode
-from tenure_protocol.fingerprint import pin
+from tenure_protocol.codec import Corrupt, decode, encode
+from tenure_protocol.fingerprint import PINNED_DETERMINISM, pin
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (
     BacktestValue,
@@ -23,6 +23,7 @@ from tenure_protocol.records import (
     MetricValue,
     ModelRecord,
     Promote,
+    environment_digest,
 )
 from tenure_protocol.store.api import Found, Missing, StoreSilent
 from tenure_protocol.store.memory import MemoryStore
@@ -543,58 +544,57 @@ def test_a_record_without_members_fails_everything(store: MemoryStore) -> None:
     assert not judge_backtest(empty)[0]
 
 
-# -------------------------------------------------------------------------- any field at all
+# ---------------------------------------------------------------- where the parent ran
 
 
-def _leaves(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    if isinstance(value, dict) and value:
-        return [leaf for name, item in value.items() for leaf in _leaves(item, (*path, name))]
-    if isinstance(value, list) and value:
-        return [leaf for n, item in enumerate(value) for leaf in _leaves(item, (*path, n))]
-    return [path]
+def test_where_the_parent_ran_otherwise_is_a_warning_with_its_class(
+    store: MemoryStore, parent: ModelRecord
+) -> None:
+    verdict = by_gate(store, retrain(store, parent))["measured"]
+    assert verdict.verdict == "PASS"
+    words = "warning: the parent ran in another one: cpu_model was 'another processor' and is 'some cpu_model'"
+    assert f"{words} (bitwise: math libraries choose" in verdict.reason
+    assert verdict.numbers["parent_differs_in"] == "cpu_model"
+    counts = {
+        name: verdict.numbers[f"parent_{name}"] for name in ("bitwise", "numeric", "informative")
+    }
+    assert counts == {"bitwise": 1.0, "numeric": 0.0, "informative": 0.0}
 
 
-def _mutated(value: Json, path: tuple[str | int, ...]) -> Json:
-    other = copy.deepcopy(value)
-    place: Json = other
-    for part in path[:-1]:
-        place = place[part]  # type: ignore[index]
-    old = place[path[-1]]  # type: ignore[index]
-    new: Json
-    if isinstance(old, bool):
-        new = not old
-    elif isinstance(old, (int, float)):
-        new = old + 1
-    elif isinstance(old, str):
-        new = old + "x"
-    else:
-        new = "mutated"
-    place[path[-1]] = new  # type: ignore[index]
-    return other
+def test_of_a_parent_that_ran_in_several_the_nearest_counts(store: MemoryStore) -> None:
+    switches = {**PINNED_DETERMINISM, "threads": 8, "interop_threads": 2}
+    ran = {**MEASURED, "determinism": switches, "kernel": "another"}
+    del ran["driver"]
+    parent = research(store, measured=ran)
+    verdict = by_gate(store, retrain(store, parent))["measured"]
+    assert "warning: the parent ran in another one, in" not in verdict.reason
+    assert "driver was nothing and is 'some driver' (bitwise" in verdict.reason
+    assert "and in 1 switches that a pin sets" in verdict.reason
+    assert verdict.numbers["parent_differs_in"] == "determinism.threads, driver, kernel"
+    assert verdict.numbers["parent_informative"] == 1.0
+    near = {**MEASURED, "determinism": switches}
+    digest = environment_digest(near)
+    members = tuple(
+        replace(member, measured=(*member.measured, digest)) for member in parent.members
+    )
+    both = put(
+        store,
+        replace(parent, members=members, environments={**parent.environments, digest: near}),
+    )
+    verdict = by_gate(store, retrain(store, both, seeds=(21, 22, 23, 24, 25)))["measured"]
+    assert "the parent ran in the same but for 1 switches that a pin sets" in verdict.reason
 
 
-_STORE = MemoryStore()
-_VALID = retrain(_STORE, research(_STORE))
-_JSON: dict[str, Json] = json.loads(encode(_VALID))
+def test_many_differences_from_the_parent_are_counted(store: MemoryStore) -> None:
+    ran = {**MEASURED, **dict.fromkeys(("card", "cuda", "cudnn", "driver", "python"), "older")}
+    verdict = by_gate(store, retrain(store, research(store, measured=ran)))["measured"]
+    assert verdict.reason.count(" was 'older' and is ") == 3 and verdict.reason.endswith(
+        "and 2 more"
+    )
+    assert (verdict.numbers["parent_bitwise"], verdict.numbers["parent_numeric"]) == (4.0, 1.0)
 
 
-@given(st.sampled_from(_leaves(_JSON)))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_field_of_a_valid_record_can_be_changed(path: tuple[str | int, ...]) -> None:
-    try:
-        forged = decode(ModelRecord, _mutated(_JSON, path))
-    except Corrupt:
-        return
-    assert forged.id != _VALID.id
-    assert not deployable(check_record(_STORE, forged))
-    over = MemoryStore()  # under the original id as well
-    for row in _STORE.list(""):
-        found = _STORE.read(row.key)
-        assert isinstance(found, Found)
-        over.create(row.key, found.body)
-    overwrite(over, keys.model(EXPERIMENT, _VALID.id), encode(forged))
-    assert not deployable(check_record(over, forged))
-    assert not deployable(check_record(over, _VALID))
+# ------------------------------------------------------------------------------ a silent store
 
 
 def test_a_silent_store_is_no_verdict(store: MemoryStore, parent: ModelRecord) -> None:

@@ -7,6 +7,8 @@ import copy
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -602,7 +604,9 @@ def test_builds_are_digested_once_and_kept_for_this_user_alone(
 
     def measure(use_torch: bool, known: dict[str, str]) -> dict[str, object]:
         given.append(dict(known))
-        known["mark"] = "build"
+        known["1-2-3-4-5"] = "build"
+        known[f"1-2-3-4-{SYSTEM.wall_s() * 1e9:.0f}"] = "of a RECORD that was just written"
+        known["no mark"] = "build"
         return copy.deepcopy(MEASURED)
 
     monkeypatch.setattr(fingerprint, "measure", measure)
@@ -612,9 +616,21 @@ def test_builds_are_digested_once_and_kept_for_this_user_alone(
     with pytest.raises(WrongCall):
         world.load()
     world.cache.chmod(0o700)
-    (world.cache / "builds.json").write_text('{"mark": 1, ')
+    (world.cache / "builds.json").write_text('{"1-2-3-4-5": 1, ')
     world.load()
-    assert given == [{}, {"mark": "build"}, {}, {}]
+    assert given == [{}, {"1-2-3-4-5": "build"}, {}, {}]
+
+
+def test_who_only_loads_imports_no_other_record_and_no_store_it_does_not_open() -> None:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    program = "import sys, tenure_live; print([n for n in sys.modules if n.startswith('tenure_')])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=True,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for module in ("records", "store.s3", "store.memory", "store.directory"):
+        assert f"'tenure_protocol.{module}'" not in done.stdout
+    assert "'tenure_protocol.snapshots'" in done.stdout
 
 
 def test_two_that_fetch_at_once_end_with_one_folder(

@@ -18,7 +18,8 @@ from pathlib import Path
 from tenure_live.refusal import Refused, WrongCall
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, parse, sha256_hex
-from tenure_protocol.records import FileEntry
+from tenure_protocol.fingerprint.packages import changed_s
+from tenure_protocol.snapshots import FileEntry
 from tenure_protocol.store.api import Store
 
 _LOG = logging.getLogger("tenure_live")
@@ -27,6 +28,7 @@ _STALE_S = 86_400.0
 _TRIES = 3
 _BUILDS = "builds.json"
 _MOST_BUILDS = 5000
+_SETTLED_S = 2.0  # the coarsest clock of a file system in use: FAT's
 
 
 def default_folder() -> Path:
@@ -74,11 +76,18 @@ def known_builds(cache: Path) -> dict[str, str]:
     return {mark: build for mark, build in found.items() if isinstance(build, str)}
 
 
-def keep_builds(cache: Path, known: Mapping[str, str], clock: Clock) -> None:
-    """Keep the newest of them; a cache that cannot be written only costs time."""
+def keep_builds(cache: Path, known: Mapping[str, str], read_s: float, clock: Clock) -> None:
+    """Keep the newest of them; a cache that cannot be written only costs time.
+
+    A RECORD that was changed just before ``read_s``, when reading began, may change once more within
+    the same tick of its file system's clock, and nothing would tell: its build is digested again.
+    """
+    settled = {
+        mark: build for mark, build in known.items() if changed_s(mark) < read_s - _SETTLED_S
+    }
     temp = cache / f"{_TEMP}{clock.nonce()}"
     try:
-        temp.write_bytes(canonical(dict(list(known.items())[-_MOST_BUILDS:])))
+        temp.write_bytes(canonical(dict(list(settled.items())[-_MOST_BUILDS:])))
         temp.replace(cache / _BUILDS)
     except OSError:
         temp.unlink(missing_ok=True)

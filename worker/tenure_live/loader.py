@@ -79,6 +79,7 @@ def load_model(
     trusted = [TrustedKey.of(source) for source in trusted_keys]
     if not trusted:
         raise WrongCall("no trusted key was given, so no warrant can be believed")
+    began_s = clock.wall_s()
     key = slot_key(name, slot)
     opened = _opened(store, key) if isinstance(store, str) else store
     proved = prove(opened, name, slot, trusted, revoked_keys or {})
@@ -97,7 +98,7 @@ def load_model(
     except Refused as error:
         raise Refused(f"{key}: {error}") from None
     if len(known) > before:
-        keep_builds(folder, known, clock)
+        keep_builds(folder, known, began_s, clock)
     return Model(
         path=path,
         name=name,

@@ -17,7 +17,7 @@ from tenure_live.envelope import TrustedKey, signed
 from tenure_live.refusal import Refused, WrongCall
 from tenure_protocol.codec import Corrupt, Json, decode, from_base64, parse, plain, sha256_hex
 from tenure_protocol.lease import keys
-from tenure_protocol.records import (
+from tenure_protocol.snapshots import (
     PROTOCOL_VERSION,
     FileEntry,
     SnapshotRef,

@@ -1,5 +1,5 @@
 """What both sides of the wire agree on: records, keys, the lease, the store, the only clock."""
 
-from tenure_protocol.records import PROTOCOL_VERSION
+from tenure_protocol.snapshots import PROTOCOL_VERSION
 
 __all__ = ["PROTOCOL_VERSION"]

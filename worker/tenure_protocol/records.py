@@ -7,16 +7,21 @@ its length tells a listing what changed (see :func:`Witness.encode`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
-from tenure_protocol.codec import Corrupt, NewerProtocol, canonical, decode, encode, parse, plain
+from tenure_protocol.codec import decode, encode, parse
 from tenure_protocol.codec import sha256_hex as sha256_hex
 from tenure_protocol.codec import short_id as short_id
+from tenure_protocol.snapshots import PROTOCOL_VERSION as PROTOCOL_VERSION
+from tenure_protocol.snapshots import FileEntry as FileEntry
+from tenure_protocol.snapshots import Pointer as Pointer
+from tenure_protocol.snapshots import SnapshotRef as SnapshotRef
+from tenure_protocol.snapshots import check_name as check_name
+from tenure_protocol.snapshots import demand_protocol as demand_protocol
+from tenure_protocol.snapshots import environment_digest as environment_digest
 
-PROTOCOL_VERSION = 1
 MAX_RESULT_BYTES = 4096
 
 Phase = Literal["expected", "held", "released", "finished", "revoked", "cancelled"]
@@ -27,22 +32,11 @@ FINAL: frozenset[str] = frozenset({"finished", "cancelled"})
 #: What a job's id is made of: base32.
 ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _JOB_ID = re.compile(rf"[{ID_LETTERS}]{{26}}")
 _RESIDUES = {"expected": 0, "released": 4, "finished": 5, "revoked": 6, "cancelled": 7}
 _TO_READ = 3  # held, and its lease is another one, or its holder is asked to end
 
 R = TypeVar("R")
-
-
-def check_name(name: str, what: str) -> str:
-    """``name`` itself when it may stand in a key; ``ValueError`` with the rule when not."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{what} {name!r} must be 1 to 63 of a-z, 0-9, '_', '.' and '-', "
-            "and begin with a letter or digit"
-        )
-    return name
 
 
 def load(kind: type[R], body: bytes, key: str) -> R:
@@ -52,39 +46,7 @@ def load(kind: type[R], body: bytes, key: str) -> R:
     return decode(kind, value, key)
 
 
-def demand_protocol(value: Mapping[str, object], key: str) -> None:
-    """Raises :class:`NewerProtocol` or :class:`Corrupt` for a record of a version that is not known here."""
-    protocol = value.get("protocol")
-    if isinstance(protocol, int) and protocol > PROTOCOL_VERSION:
-        raise NewerProtocol(protocol, PROTOCOL_VERSION, key)
-    if isinstance(protocol, int) and protocol < 1:
-        raise Corrupt(f"protocol is {protocol}, they count from 1", key)
-
-
 # ------------------------------------------------------------------------------------ job
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """Where to resume: a snapshot that was confirmed by the store before this was written."""
-
-    attempt: int
-    step: int
-    save: int  # a new save of an attempt takes a new number, so that no key ever has two contents
-    ordinal: int  # 1, 2, ... along the one line of pointers of a job
-    digest: str  # SHA-256 of the manifest's bytes
-
-    def folder(self) -> str:
-        """The last part of the snapshot's key."""
-        return f"{self.step}-{self.save}"
-
-
-@dataclass(frozen=True)
-class SnapshotRef:
-    """One snapshot of one job."""
-
-    job: str
-    pointer: Pointer
 
 
 @dataclass(frozen=True)
@@ -253,14 +215,6 @@ class Witness:
 
 
 # ------------------------------------------------------------------------------- snapshot
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """One file of a snapshot."""
-
-    sha256: str
-    size: int  # bytes
 
 
 @dataclass(frozen=True)
@@ -602,11 +556,6 @@ class ModelRecord:
     def id(self) -> str:
         """Digest of the record's canonical JSON."""
         return short_id(encode(self))
-
-
-def environment_digest(environment: Mapping[str, object]) -> str:
-    """Name of an environment inside a record."""
-    return short_id(canonical(cast(object, plain(environment))))
 
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -39,6 +39,9 @@ from tenure_protocol.fingerprint.fields import (
     Known as Known,
 )
 from tenure_protocol.fingerprint.fields import (
+    changes as changes,
+)
+from tenure_protocol.fingerprint.fields import (
     compare as compare,
 )
 from tenure_protocol.fingerprint.fields import (

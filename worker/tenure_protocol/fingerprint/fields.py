@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tenure_protocol.codec import canonical
@@ -185,6 +185,21 @@ def compare(
     'packages.bottleneck'
     """
     return tuple(_differences(required, measured, ""))
+
+
+def changes(was: Mapping[str, object], now: Mapping[str, object]) -> tuple[Difference, ...]:
+    """Every field in which two measurements differ, also those that only the second one has.
+
+    >>> [d.field for d in changes({"card": "a"}, {"card": "a", "driver": "1"})]
+    ['driver']
+    """
+    found = {item.field: item for item in compare(now, was)}
+    found = {
+        name: replace(item, required=item.measured, measured=item.required)
+        for name, item in found.items()
+    }
+    found |= {item.field: item for item in compare(was, now)}
+    return tuple(found[name] for name in sorted(found))
 
 
 def refusing(differences: Iterable[Difference]) -> tuple[Difference, ...]:

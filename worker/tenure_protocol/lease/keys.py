@@ -8,9 +8,13 @@ the same key.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from tenure_protocol.codec import short_id
-from tenure_protocol.records import JobSpec, Pointer
+
+if TYPE_CHECKING:  # the live side reads keys and no job
+    from tenure_protocol.records import JobSpec
+    from tenure_protocol.snapshots import Pointer
 
 _UNSAFE = re.compile(r"[^a-z0-9_.-]")
 _KEPT_CHARS = 40  # of a name that cannot stand in a key

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tenure_protocol.store.api import Store, StoreUnusable, shown
-from tenure_protocol.store.directory import DirectoryStore
-from tenure_protocol.store.memory import MemoryStore
-from tenure_protocol.store.s3 import Credentials, S3Store
+
+if TYPE_CHECKING:  # each backend is imported where a store of it is opened
+    from tenure_protocol.store.memory import MemoryStore
+    from tenure_protocol.store.s3 import Credentials
 
 _MEMORY: dict[str, MemoryStore] = {}
 
@@ -24,10 +26,16 @@ def open_store(
     """
     scheme, _, rest = url.partition(":")
     if scheme == "file" and rest:
+        from tenure_protocol.store.directory import DirectoryStore
+
         return DirectoryStore(Path(unquote(rest.removeprefix("//"))), read_only=read_only)
     if scheme == "memory":
+        from tenure_protocol.store.memory import MemoryStore
+
         return _MEMORY.setdefault(rest, MemoryStore(name=rest))
     if scheme == "s3" and rest.strip("/"):
+        from tenure_protocol.store.s3 import S3Store
+
         return S3Store(url, credentials=credentials)
     raise StoreUnusable(
         f"the store URL {shown(url)!r} is none that can be opened; "
