@@ -19,7 +19,7 @@ from tenure.dispatch.history import (
     read_observations,
     running_costs,
 )
-from tenure.dispatch.observations import FLOPS_OF, RUNNING, Place, believable, shown, work_of
+from tenure.dispatch.rows import FLOPS_OF, RUNNING, Place, believable, shown, work_of
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure_protocol import peaks
 from tenure_protocol.records import LedgerEntry, Observation

@@ -30,7 +30,7 @@ from tenure.deploy_key import write_key
 from tenure.dispatch.contract import Receipt
 from tenure.dispatch.decide import AskToYield
 from tenure.dispatch.loop import Dispatcher, Tick, receipt_of
-from tenure.dispatch.observations import work_of
+from tenure.dispatch.rows import work_of
 from tenure.errors import Blocked, UsageError
 from tenure.plan.file import load_plan
 from tenure.settings import absolute_store_url, load_settings

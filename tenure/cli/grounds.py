@@ -10,9 +10,9 @@ from tenure.dispatch.decide import JobView
 from tenure.dispatch.history import History, read_observations, running_costs
 from tenure.dispatch.ledger import read_ledger
 from tenure.dispatch.loop import Dispatcher, Tick
-from tenure.dispatch.observations import Place, believable
 from tenure.dispatch.quality import Pace, Usual
 from tenure.dispatch.quota import Left
+from tenure.dispatch.rows import Place, believable
 from tenure.dispatch.spending import Spent
 from tenure.dispatch.timers import Milestones, milestone_interval_s
 from tenure.plan.advise import Advice

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tenure.dispatch import ledger
 from tenure.dispatch.ladder import Rung
-from tenure.dispatch.observations import RUNNING, Place, merge
+from tenure.dispatch.rows import RUNNING, Place, merge
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.records import (

@@ -9,7 +9,7 @@ of the jobs, of which as many are read at each look as a round has time for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,13 +19,26 @@ from tenure.dispatch import quality
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.lifetimes import LifetimeBook
 from tenure.dispatch.quality import Option, Pace, Usual
+from tenure.dispatch.rows import (
+    FLOPS_OF,
+    MOST_ROWS,
+    RUNNING,
+    Place,
+    WorkLeft,
+    believable,
+    encode_with_rows,
+    merge,
+    newest,
+    peak_ratio,
+    shown,
+    work_of,
+)
 from tenure.dispatch.timers import ENOUGH_DELAYS, LEAST_WINDOW_S, claim_window_s
 from tenure.dispatch.world import JobMemory, World
-from tenure_protocol import peaks
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import Corrupt, canonical, encode, short_id
+from tenure_protocol.codec import Corrupt, encode
 from tenure_protocol.lease import keys
-from tenure_protocol.ratios import MOST_STEPS, Ratios
+from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import (
     FINAL,
     JobSpec,
@@ -38,15 +51,12 @@ from tenure_protocol.records import (
     load,
 )
 from tenure_protocol.store.api import Missing, Store, StoreSilent, Written, is_key
-from tenure_protocol.work import DTYPES
 from tenure_worker import exits
 from tenure_worker.claim import read_spec
 from tenure_worker.pacing import DEATH_PER_H
 
-MOST_ROWS = 300  # of one (runner, card): the newest
 #: Launches that are usual: a rung that becomes slower as a whole is so after 30 of them.
 _NEWEST = 60
-_MOST, _MOST_CHARS = 1e30, 100  # of a number that a worker tells, and of the name of a card
 _READS = 32  # of manifests in one look
 _AGAIN_S = 60.0  # between two reads of the manifests of one attempt
 _WRITE_EVERY_S = 300.0
@@ -56,9 +66,6 @@ _READ_EVERY_S = 600.0  # what other dispatchers have seen
 _PRIOR_H = 20.0
 #: What a worker that tells no format most likely computes in.
 _LIKELY_DTYPES = ("fp16", "bf16", "fp32")
-RUNNING = "running"
-FLOPS_OF = "FLOPs of "  # how the work of an experiment that tells them begins
-Place = tuple[str, str]  # runner, card
 
 
 @dataclass(frozen=True)
@@ -70,16 +77,6 @@ class Risks:
     restart_s: float | None  # None: not enough of them are observed
     death_per_h: float | None
     ratios: Ratios  # of steps there to their medians; none where none were observed
-
-
-@dataclass(frozen=True)
-class WorkLeft:
-    """What a job has left to do."""
-
-    work: str  # what ``amount`` counts
-    dtype: str | None
-    amount: float
-    share: float  # of the whole
 
 
 @dataclass
@@ -318,7 +315,7 @@ class Observatory:
         if kept.rows.get((row.job, row.launch)) != row:
             kept.rows.pop((row.job, row.launch), None)  # the newest stand last
             kept.rows[row.job, row.launch] = row
-            kept.rows = _newest(kept.rows)
+            kept.rows = newest(kept.rows)
             kept.dirty = True
             self._forget(kept)
 
@@ -652,113 +649,6 @@ def _pause_s(track: _Track) -> float:
 
 def _is_to_be_launched(memory: JobMemory) -> bool:
     return memory.witness is not None and memory.witness.phase not in ("held", *FINAL)
-
-
-def work_of(spec: JobSpec, manifest: Manifest | None) -> str:
-    """What the work of a job is counted in: FLOPs of a dtype where told, else steps of its configuration."""
-    if manifest is not None and manifest.flops_per_step is not None:
-        return f"{FLOPS_OF}{manifest.dtype}"
-    alike = canonical([spec.entry_point, spec.config, spec.code])
-    return f"steps of {spec.experiment}/{short_id(alike)[:8]}"
-
-
-def shown(spec: JobSpec, m: Manifest) -> tuple[float, float]:
-    """Seconds in steps and work done, as a manifest tells; none for a job that has one milestone alone."""
-    steps = m.step - m.from_step
-    if spec.kind != "train" or steps <= 0:
-        return 0.0, 0.0
-    return m.busy_s, steps * (m.flops_per_step or 1.0)
-
-
-def peak_ratio(there: str, here: str, dtype: str) -> float | None:
-    """How many times as fast one card is as another by their datasheets; ``None`` where one is unknown."""
-    top, low = peaks.known_peak(there, dtype), peaks.known_peak(here, dtype)
-    return top.flops_per_s / low.flops_per_s if top and low else None
-
-
-def merge(
-    one: Iterable[Observation], other: Iterable[Observation]
-) -> dict[tuple[str, int], Observation]:
-    """The rows of both, a launch once: who saw more of it stands; the newest at most.
-
-    >>> a = Observation("j", 1, "r", "running", "w", done=1.0)
-    >>> b = Observation("j", 1, "r", "finished", "w", done=2.0)
-    >>> [row.end for row in merge([b], [a]).values()]
-    ['finished']
-    """
-    found: dict[tuple[str, int], Observation] = {}
-    for row in (*one, *other):
-        old = found.pop((row.job, row.launch), None)
-        found[row.job, row.launch] = row if old is None or _seen(row) > _seen(old) else old
-    return _newest(found)
-
-
-def _newest(rows: dict[tuple[str, int], Observation]) -> dict[tuple[str, int], Observation]:
-    """The same without the oldest beyond the most that are kept."""
-    while len(rows) > MOST_ROWS:
-        del rows[next(iter(rows))]
-    return rows
-
-
-def believable(manifest: Manifest) -> Manifest:
-    """What a manifest is judged by, without the rest: the packages of 10,000 attempts would fill the memory.
-
-    Whoever runs a rented machine may write any numbers into it: those that cannot be show no work.
-    """
-    card = manifest.fingerprint.get("card")
-    short = replace(
-        manifest,
-        files={},
-        fingerprint={"card": card[:_MOST_CHARS]} if isinstance(card, str) and card else {},
-    )
-    if _possible(manifest):
-        return short
-    return replace(
-        short,
-        from_step=manifest.step,
-        busy_s=0.0,
-        median_step_s=None,
-        flops_per_step=None,
-        dtype=None,
-        steps_total=None,
-        save_s=None,
-        ratios=None,
-    )
-
-
-def _possible(m: Manifest) -> bool:
-    """Whether a worker of ours could have measured it."""
-    if not (0 <= m.from_step <= m.step <= MOST_STEPS and 0 <= (m.steps_total or 0) <= MOST_STEPS):
-        return False
-    if not all(0 <= each <= _MOST for each in (m.busy_s, m.median_step_s or 0.0, m.save_s or 0.0)):
-        return False
-    if m.flops_per_step is not None and not (0 < m.flops_per_step <= _MOST and m.dtype in DTYPES):
-        return False
-    try:
-        if m.ratios is not None:
-            Ratios.from_json(m.ratios)
-    except ValueError:
-        return False
-    return True
-
-
-_NO_ROWS = b'"rows":[]'
-
-
-def encode_with_rows(frame: Observations, rows: Iterable[bytes]) -> bytes:
-    """What :func:`encode` gives for ``frame`` with these rows, which are in canonical JSON themselves.
-
-    No string can hold what stands for no rows: a quotation mark in one is written with a backslash.
-
-    >>> encode_with_rows(Observations("r", "c", "w", (), "n"), [b"{}", b"{}"])
-    b'{"card":"c","protocol":1,"rows":[{},{}],"runner":"r","write_id":"n","writer":"w"}'
-    """
-    return encode(frame).replace(_NO_ROWS, b'"rows":[' + b",".join(rows) + b"]", 1)
-
-
-def _seen(row: Observation) -> tuple[bool, float, float, bool, str]:
-    """Orders two sights of one launch by how much they saw; total, so that every writer chooses alike."""
-    return row.end != RUNNING, row.done, row.paid_s, row.start_s is not None, repr(row)
 
 
 def _end_word(track: _Track, w: Witness) -> str:

@@ -11,8 +11,9 @@ from statistics import median
 
 from tenure.dispatch import quality
 from tenure.dispatch.ladder import Rung
-from tenure.dispatch.observations import Observatory, WorkLeft
+from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quality import takes_s
+from tenure.dispatch.rows import WorkLeft
 from tenure.dispatch.views import JobView, RungView
 from tenure.plan.advise import Outlook, Prospect, advise
 from tenure_protocol.peaks import known_peak

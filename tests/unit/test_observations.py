@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tenure.dispatch import decide
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher, Tick
-from tenure.dispatch.observations import MOST_ROWS, merge
+from tenure.dispatch.rows import MOST_ROWS, merge
 from tenure.plan.enlist import enlist
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys

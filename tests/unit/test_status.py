@@ -22,9 +22,9 @@ from tenure.dispatch.history import launch_rows, read_history, read_observations
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.ledger import read_ledger
 from tenure.dispatch.loop import Dispatcher
-from tenure.dispatch.observations import work_of
 from tenure.dispatch.quality import Pace
 from tenure.dispatch.registry import build_dispatcher
+from tenure.dispatch.rows import work_of
 from tenure.dispatch.timers import milestone_interval_s
 from tenure.plan.enlist import enlist
 from tenure.settings import load_settings
