@@ -5,21 +5,25 @@ Made of what this dispatcher has observed; the advice itself is pure (:mod:`tenu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 from tenure.dispatch import quality
+from tenure.dispatch.foresight import Foresight
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quality import takes_s
 from tenure.dispatch.rows import WorkLeft
 from tenure.dispatch.views import JobView, RungView
 from tenure.plan.advise import Outlook, Prospect, advise
+from tenure.plan.survival import Curve
 from tenure_protocol.peaks import known_peak
 from tenure_protocol.records import FINAL
-from tenure_worker.pacing import DEATH_PER_H
 
+#: A market changes slowly against a round.
+_CURVES_EVERY_S = 600.0
 ON_DEMAND = "on_demand"
 #: Of a machine until milestones of such work were seen.
 UNKNOWN_MILESTONE_S = 1800.0
@@ -40,6 +44,8 @@ class Planner:
         self._rungs = rungs
         self._observatory = observatory
         self._usd_per = dict(usd_per)
+        self._curves: dict[str, Curve] = {}  # by rung
+        self._drawn_s = 0.0
 
     def advised(
         self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
@@ -48,8 +54,8 @@ class Planner:
         open_ones = [view for view in views if view.deadline_s is not None and not _over(view)]
         if not open_ones:
             return tuple(views)
-        deaths = {name: self._death_per_h(self._rungs[name]) for name in seen}
-        prospects = {view.job: self._prospects(view, seen, deaths) for view in open_ones}
+        self._look_at_lives(now_s)
+        prospects = {view.job: self._prospects(view, seen) for view in open_ones}
         outlooks = [
             Outlook(
                 view.job,
@@ -68,13 +74,21 @@ class Planner:
             for view in views
         )
 
-    def _death_per_h(self, rung: Rung) -> float:
-        observed = self._observatory.risks(rung).death_per_h
-        return DEATH_PER_H if observed is None else observed
+    def _look_at_lives(self, now_s: float) -> None:
+        """Draw the survival curves anew, where that is due."""
+        if self._curves and now_s - self._drawn_s < _CURVES_EVERY_S:
+            return
+        seen = Foresight(self._observatory.rows(), self._observatory.lifetimes.rows())
+        like: dict[str, list[str]] = {}
+        for name, rung in self._rungs.items():
+            like.setdefault(rung.price_class, []).append(name)
+        self._drawn_s = now_s
+        self._curves = {
+            name: seen.curve(name, rung.capacity.wall_s, like[rung.price_class])
+            for name, rung in self._rungs.items()
+        }
 
-    def _prospects(
-        self, view: JobView, seen: Mapping[str, RungView], deaths: Mapping[str, float]
-    ) -> list[Prospect]:
+    def _prospects(self, view: JobView, seen: Mapping[str, RungView]) -> list[Prospect]:
         usable = [
             (self._rungs[name], seen[name])
             for name in view.rungs
@@ -86,7 +100,7 @@ class Planner:
         left = self._observatory.left(view.job)
         speeds = self._speeds(left, usable) if left else _guessed(view, usable)
         return [
-            self._prospect(rung, now, run_s, deaths[rung.name])
+            self._prospect(rung, now, run_s, _age_s(view, rung.name))
             for (rung, now), run_s in zip(usable, speeds, strict=True)
             if run_s is not None
         ]
@@ -98,8 +112,9 @@ class Planner:
         found = [self._observatory.expected(left, rung) for rung, _ in usable]
         return [each and takes_s(left.amount, *each) for each in found]
 
-    def _prospect(self, rung: Rung, now: RungView, run_s: float, death_per_h: float) -> Prospect:
+    def _prospect(self, rung: Rung, now: RungView, run_s: float, age_s: float) -> Prospect:
         start_s = now.start_s or quality.UNKNOWN_START_S
+        death_per_h = loss_per_h(self._curves[rung.name], age_s, run_s)
         if rung.capacity.wall_s:  # it goes on after each with another start
             run_s += int(run_s / rung.capacity.wall_s) * start_s
         # Nobody knows when credits end that no platform tells: they are used, and not counted on.
@@ -121,6 +136,35 @@ class Planner:
             return 0.0
         unit = rung.price.currency
         return rung.price.per_h * (1.0 if unit == "usd" else self._usd_per.get(unit, 0.0))
+
+
+def loss_per_h(curve: Curve, age_s: float, run_s: float) -> float:
+    """Losses per hour of a machine of this age, while it runs for so long: losses over hours lived.
+
+    ``(S(a) - S(b)) / integral of S from a to b``, the rate of a market in which every machine is given up after
+    such a run. Its wall is none of them: what it costs is known.
+
+    >>> from tenure.plan.survival import Life, curve, exponential
+    >>> round(loss_per_h(exponential(0.1 / 3600), 0.0, 36_000.0), 6)
+    0.1
+    >>> old_last = curve([Life(900.0, True)] * 30 + [Life(90_000.0, True)] * 30)
+    >>> loss_per_h(old_last, 0.0, 3600.0) > 10 * loss_per_h(old_last, 3600.0, 3600.0)
+    True
+    """
+    end_s = age_s + max(run_s, 1.0)
+    if curve.wall_s is not None:
+        end_s = max(min(end_s, curve.wall_s), age_s + 1.0)
+    area_s = curve.area_s(age_s, end_s)
+    if area_s <= 0:  # nobody was seen to become so old
+        return 3600.0 * curve.rates_per_s[-1]
+    lost = math.exp(-curve.fallen(age_s)) - math.exp(-curve.fallen(end_s))
+    return 3600.0 * lost / area_s
+
+
+def _age_s(view: JobView, rung: str) -> float:
+    """How old the machine is that a job holds on a rung; 0: it would get a new one."""
+    pace = view.pace
+    return max(0.0, pace.paid_s - pace.start_s) if pace and pace.rung == rung else 0.0
 
 
 def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[float | None]:
