@@ -109,9 +109,8 @@ class Floor:
             rung.cards - sum(self.problem.jobs[j].cards for j in jobs),
             (rung.per_launch or rung.cards) - len(jobs),
         )  # fmt: skip
-        if len(runs) > 1 or runs[0][0] > at_h:
-            if any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
-                return False
+        if any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
+            return False  # a quota has made it wait
         draft.place = self._take_place(runs[-1][1])
         for window, amount in takes:
             self._left[window] -= amount
