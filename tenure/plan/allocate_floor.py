@@ -74,6 +74,11 @@ class Floor:
             return 0.0
         return self._free[0][0]
 
+    @property
+    def spare_h(self) -> float:
+        """Hours that its quota still has until the horizon."""
+        return sum(self._left) / self._rate if self._windows and self._rate else inf
+
     def can_pay(self, hours: float) -> bool:
         """Whether the whole budget lasts for a launch of so many hours."""
         if self._currency not in self.purse.money:

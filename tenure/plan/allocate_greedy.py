@@ -87,6 +87,9 @@ class _Filling:
         self._elsewhere: list[float] = np.partition(self._priced, second, axis=1)[
             :, second
         ].tolist()
+        self._hours = hours
+        self._due_h = np.array(problem.due_h) + SLACK
+        self._look()
         self._at: dict[int, int] = {}  # job -> rung
 
     # ------------------------------------------------------------------- by price
@@ -222,6 +225,7 @@ class _Filling:
     def settle(self, left: list[int]) -> list[int]:
         """Place one job after the other where it costs least now; return those without any place."""
         none = []
+        self._look()
         order = sorted(left, key=lambda j: (self._of.last[j], -float(self._priced[j].min())))
         for job in order:
             if not self._place(job, inf):
@@ -234,14 +238,21 @@ class _Filling:
             if floor.roomy and floor.join(job):
                 self._at[job] = floor.rung
                 return True
-        cost_usd = self._cost_usd[job]
-        for rung in np.argsort(cost_usd, kind="stable").tolist():
-            if cost_usd[rung] >= below_usd:
-                return False
-            if self.floors[rung].open([job]):
+        cost_usd, hours = self._cost_usd[job], self._hours[job]
+        can = (self._free_h + hours <= self._due_h[job]) & (hours <= self._spare_h)
+        can &= cost_usd < below_usd
+        for rung in np.flatnonzero(can)[np.argsort(cost_usd[can], kind="stable")].tolist():
+            floor = self.floors[rung]
+            if floor.open([job]):
                 self._at[job] = rung
+                self._free_h[rung], self._spare_h[rung] = floor.free_h, floor.spare_h
                 return True
         return False
+
+    def _look(self) -> None:
+        """Note what each rung has to give, so that most that cannot be need not be tried."""
+        self._free_h = np.array([floor.free_h for floor in self.floors])
+        self._spare_h = np.array([floor.spare_h for floor in self.floors])
 
     # ------------------------------------------------------------------- local search
 
@@ -258,9 +269,9 @@ class _Filling:
             return []
         jobs, rungs = (list(each) for each in zip(*at, strict=True))
         hours = self._problem.launch_h[jobs]
-        free_h = np.array([floor.free_h for floor in self.floors])
-        due_h = np.array(self._problem.due_h)[jobs]
-        can = free_h[None, :] + hours <= due_h[:, None]
+        self._look()
+        can = self._free_h[None, :] + hours <= self._due_h[jobs][:, None]
+        can &= hours <= self._spare_h[None, :]
         best_usd = np.where(can, self._cost_usd[jobs], inf).min(axis=1)
         longest_h = np.array([max((d.hours for d in f.roomy), default=0.0) for f in self.floors])
         best_usd[(hours <= longest_h[None, :]).any(axis=1)] = 0.0
