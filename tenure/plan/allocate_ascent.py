@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 500  # jobs whose linear program is solved: some tenths of a second
 #: Steps over all jobs, and how long the first is, in usual prices of an hour: coarse, then fine.
-CLIMBS = ((50, 0.03), (50, 0.01), (20, 0.002))
+CLIMBS = ((80, 0.05), (60, 0.015), (40, 0.004))
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,10 @@ def _of_sample(
     )
     if answer.status != 0:  # any prices give a right bound
         return np.zeros(len(most)), np.zeros((len(usd), periods))
-    used = np.bincount(rung * periods + last[job], answer.x[: len(job)] * hours, matrix.shape[1])
-    return np.maximum(0.0, -answer.ineqlin.marginals), used.reshape(len(usd), periods)
+    done_h = answer.x[: len(job)] * hours
+    used: Floats = np.bincount(rung * periods + last[job], done_h, matrix.shape[1]).astype(float)
+    duals: Floats = np.maximum(0.0, -answer.ineqlin.marginals)
+    return duals, used.reshape(len(usd), periods)
 
 
 class _Ascent:
@@ -281,9 +283,9 @@ def prices_of(of: Relaxed, climbed: Climbed) -> ShadowPrices:
         prices.append(
             ShadowPrice("budget", currency, 0.0, problem.until_h, currency, price, most, used)
         )
-    per_h = tuple(tuple(row) for row in climbed.per_h.tolist())
+    by_hour = tuple(tuple(row) for row in climbed.per_h.tolist())
     rates = quota_rates(problem)
-    return ShadowPrices(climbed.bound_usd, tuple(prices), False, rates, per_h, of.last)
+    return ShadowPrices(climbed.bound_usd, tuple(prices), False, rates, by_hour, of.last)
 
 
 def _worth(

@@ -74,6 +74,11 @@ class Floor:
             return 0.0
         return self._free[0][0]
 
+    @property
+    def spare_h(self) -> float:
+        """Hours that its quota still has until the horizon."""
+        return sum(self._left) / self._rate if self._windows and self._rate else inf
+
     def can_pay(self, hours: float) -> bool:
         """Whether the whole budget lasts for a launch of so many hours."""
         if self._currency not in self.purse.money:
@@ -109,9 +114,8 @@ class Floor:
             rung.cards - sum(self.problem.jobs[j].cards for j in jobs),
             (rung.per_launch or rung.cards) - len(jobs),
         )  # fmt: skip
-        if len(runs) > 1 or runs[0][0] > at_h:
-            if any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
-                return False
+        if any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
+            return False  # a quota has made it wait
         draft.place = self._take_place(runs[-1][1])
         for window, amount in takes:
             self._left[window] -= amount

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-CANDIDATES = 8  # rungs that a job is tried on before all of them are
+CANDIDATES = 64  # rungs that a job is tried on before all of them are
 ALIKE = 1.005  # rungs that cost as much as the best, or next to nothing more
 FIRST_PART = 0.99  # of what a rung can give: launches are never quite full
 ROUNDS = 4  # of those who were late where they were wanted
@@ -87,6 +87,9 @@ class _Filling:
         self._elsewhere: list[float] = np.partition(self._priced, second, axis=1)[
             :, second
         ].tolist()
+        self._hours = hours
+        self._due_h = np.array(problem.due_h) + SLACK
+        self._look()
         self._at: dict[int, int] = {}  # job -> rung
 
     # ------------------------------------------------------------------- by price
@@ -146,10 +149,11 @@ class _Filling:
         ways = [[[job] for job in jobs]]
         if self._problem.packs(rung) and len(jobs) > 1:
             ways = [self._together(rung, jobs, classes) for classes in CLASSES]
-        tried = [self._scheduled(rung, groups) for groups in ways]
-        _, _, late = min(tried, key=lambda it: it[0])
-        number = min(range(len(tried)), key=lambda n: tried[n][0])
-        for group in tried[number][1]:
+        tried = [
+            self._scheduled(rung, groups, order) for groups in ways for order in (0, 1) if groups
+        ]
+        _, turn, late = min(tried, key=lambda it: it[0]) if tried else (0.0, [], [])
+        for group in turn:
             if self.floors[rung].open(group):
                 self._at.update(dict.fromkeys(group, rung))
             else:
@@ -157,25 +161,36 @@ class _Filling:
         return late
 
     def _scheduled(
-        self, rung: int, groups: list[list[int]]
+        self, rung: int, groups: list[list[int]], order: int
     ) -> tuple[float, list[list[int]], list[int]]:
-        """What a way to group costs, the groups in turn, and who is late: as if there were no quota."""
+        """What a way to group costs, the groups in turn, and who is late: as if there were no quota.
+
+        In order 0 those go first that must begin first; in order 1, of those due in one period, the
+        longest: short ones fill what is left at the end.
+        """
         hours, due_h = self.floors[rung].hours, self._problem.due_h
         most = self._problem.rungs[rung].concurrency
         free = [0.0] * (len(groups) if most is None else min(most, len(groups)))
         timed = [
             (min(due_h[j] - hours[j] for j in group), hours[group[0]], group) for group in groups
         ]
+        if order:
+            bounds_h = self._of.bounds_h
+            timed.sort(key=lambda it: (bisect_right(bounds_h, it[0] + it[1] + SLACK), -it[1]))
+        else:
+            timed.sort(key=lambda it: it[0])
         cost, late, turn = 0.0, list[int](), list[list[int]]()
-        # Of those due in one period the longest first: short ones fill what is left at the end.
-        bounds_h = self._of.bounds_h
-        timed.sort(key=lambda it: (bisect_right(bounds_h, it[0] + it[1] + SLACK), -it[1]))
         for begin_h, lasts_h, group in timed:
-            if free[0] > begin_h:
-                late += group
-                cost += sum(self._elsewhere[j] for j in group)
-                continue
-            heapq.heapreplace(free, free[0] + lasts_h)
+            at_h = free[0]
+            if at_h > begin_h:
+                out = [j for j in group if at_h + hours[j] > due_h[j]]
+                late += out
+                cost += sum(self._elsewhere[j] for j in out)
+                if len(out) == len(group):
+                    continue
+                group = [j for j in group if at_h + hours[j] <= due_h[j]]
+                lasts_h = hours[group[0]]
+            heapq.heapreplace(free, at_h + lasts_h)
             cost += lasts_h * self._usd[rung]
             turn.append(group)
         return cost, turn, late
@@ -185,7 +200,7 @@ class _Filling:
         it = self._problem.rungs[rung]
         most = it.per_launch or it.cards
         hours, cards_of = self.floors[rung].hours, self._cards
-        by_due = sorted(jobs, key=lambda j: self._of.last[j])
+        by_due = sorted(jobs, key=self._problem.due_h.__getitem__)
         groups: list[list[int]] = []
         for n in range(classes):
             part = by_due[n * len(jobs) // classes : (n + 1) * len(jobs) // classes]
@@ -210,6 +225,7 @@ class _Filling:
     def settle(self, left: list[int]) -> list[int]:
         """Place one job after the other where it costs least now; return those without any place."""
         none = []
+        self._look()
         order = sorted(left, key=lambda j: (self._of.last[j], -float(self._priced[j].min())))
         for job in order:
             if not self._place(job, inf):
@@ -222,14 +238,21 @@ class _Filling:
             if floor.roomy and floor.join(job):
                 self._at[job] = floor.rung
                 return True
-        cost_usd = self._cost_usd[job]
-        for rung in np.argsort(cost_usd, kind="stable").tolist():
-            if cost_usd[rung] >= below_usd:
-                return False
-            if self.floors[rung].open([job]):
+        cost_usd, hours = self._cost_usd[job], self._hours[job]
+        can = (self._free_h + hours <= self._due_h[job]) & (hours <= self._spare_h)
+        can &= cost_usd < below_usd
+        for rung in np.flatnonzero(can)[np.argsort(cost_usd[can], kind="stable")].tolist():
+            floor = self.floors[rung]
+            if floor.open([job]):
                 self._at[job] = rung
+                self._free_h[rung], self._spare_h[rung] = floor.free_h, floor.spare_h
                 return True
         return False
+
+    def _look(self) -> None:
+        """Note what each rung has to give, so that most that cannot be need not be tried."""
+        self._free_h = np.array([floor.free_h for floor in self.floors])
+        self._spare_h = np.array([floor.spare_h for floor in self.floors])
 
     # ------------------------------------------------------------------- local search
 
@@ -246,9 +269,9 @@ class _Filling:
             return []
         jobs, rungs = (list(each) for each in zip(*at, strict=True))
         hours = self._problem.launch_h[jobs]
-        free_h = np.array([floor.free_h for floor in self.floors])
-        due_h = np.array(self._problem.due_h)[jobs]
-        can = free_h[None, :] + hours <= due_h[:, None]
+        self._look()
+        can = self._free_h[None, :] + hours <= self._due_h[jobs][:, None]
+        can &= hours <= self._spare_h[None, :]
         best_usd = np.where(can, self._cost_usd[jobs], inf).min(axis=1)
         longest_h = np.array([max((d.hours for d in f.roomy), default=0.0) for f in self.floors])
         best_usd[(hours <= longest_h[None, :]).any(axis=1)] = 0.0

@@ -47,7 +47,8 @@ def _alone(jobs: list[Job], rungs: list[Rung]) -> NDArray[np.float64]:
     flops_per_h = np.array([(rung.flops_per_s or 0.0) * rung.speed * _HOUR_S for rung in rungs])
     with np.errstate(divide="ignore"):
         by_flops: NDArray[np.float64] = per_card[:, None] / flops_per_h[None, :]
-    return np.minimum(given_h[:, None] / speed[None, :], by_flops)
+    found: NDArray[np.float64] = np.minimum(given_h[:, None] / speed[None, :], by_flops)
+    return found
 
 
 def _with_losses(

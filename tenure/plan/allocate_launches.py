@@ -7,8 +7,10 @@ running goes on from its last milestone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tenure.plan.allocate_model import SLACK, Problem
 
@@ -98,12 +100,8 @@ def violations(problem: Problem, launches: Sequence[Launch]) -> list[str]:
     found: list[str] = []
     for launch in launches:
         found += _of_launch(problem, launch)
-    seen = [job for launch in launches for job in launch.jobs]
-    found += (
-        [f"job {job} is placed twice" for job in set(seen) if seen.count(job) > 1]
-        if len(seen) != len(set(seen))
-        else []
-    )
+    seen = Counter(job for launch in launches for job in launch.jobs)
+    found += [f"job {job} is placed {count} times" for job, count in seen.items() if count > 1]
     found += _of_places(problem, launches)
     for name, used in taken(problem, launches).items():
         windows = next(it.windows for it in problem.accounts if it.name == name)
@@ -159,8 +157,6 @@ def _of_places(problem: Problem, launches: Sequence[Launch]) -> list[str]:
     )
     return [
         f"two launches are on place {place} of {problem.rungs[rung].name} at {from_h:g} h"
-        for (rung, place, _, to_h), (rung_2, place_2, from_h, _) in zip(
-            runs, runs[1:], strict=False
-        )
+        for (rung, place, _, to_h), (rung_2, place_2, from_h, _) in pairwise(runs)
         if (rung, place) == (rung_2, place_2) and from_h < to_h - 1e-4
     ]

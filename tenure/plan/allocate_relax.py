@@ -31,9 +31,8 @@ class _Option:
 
 def demand_feasible_alone(problem: Problem, job: int) -> None:
     """Raise UsageError where a job's deadline or budget alone keeps it off every rung that takes its kind."""
-    options = [
-        it for r in range(len(problem.rungs)) if (it := _option(problem, job, r)) is not None
-    ]
+    found = (_option(problem, job, r) for r in range(len(problem.rungs)))
+    options = [option for option in found if option is not None]
     it = problem.jobs[job]
     dear = [each for each in options if each.in_time]
     late = [each for each in options if not each.in_time and each.over <= 0]

@@ -12,6 +12,7 @@ dollars of an hour of a launch there now, and the :class:`ShadowPrice` records w
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -122,7 +123,11 @@ def relaxed(problem: Problem, *, renewals: bool = True) -> Relaxed:
     due_h = sorted(due for due in problem.due_h if due not in fixed)
     dues = set(due_h)
     if len(dues) > MOST_DUES:
-        dues = {due_h[(2 * n + 1) * len(due_h) // (2 * MOST_DUES)] for n in range(MOST_DUES)}
+        counts = Counter(due_h)
+        dues = {due for due, n in counts.items() if n * MOST_DUES > len(due_h)}
+        others = [due for due in due_h if due not in dues]
+        room = MOST_DUES - len(dues)
+        dues |= {others[(2 * n + 1) * len(others) // (2 * room)] for n in range(room)}
     bounds_h = sorted(fixed | dues)
     last = [bisect_left(bounds_h, due) - 1 for due in problem.due_h]
     return Relaxed(problem, tuple(bounds_h), tuple(last))

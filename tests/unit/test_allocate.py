@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from math import inf, isclose
 
 import pytest
@@ -294,7 +294,7 @@ def broken(scenario: Scenario, found: Allocation) -> list[str]:
             wrong.append(f"the quota of {name} is overdrawn at {at}: {units}")
     for (name, place), runs in busy.items():
         runs.sort()
-        if any(a[1] > b[0] + 1e-3 for a, b in zip(runs, runs[1:], strict=False)):
+        if any(a[1] > b[0] + 1e-3 for a, b in pairwise(runs)):
             wrong.append(f"place {place} of {name} is taken twice")
         if place >= (rungs[name].concurrency or inf):
             wrong.append(f"{name} has too many places")
