@@ -142,6 +142,9 @@ def test_whatever_is_edited_of_a_package_is_noticed(
     ):
         (info / "METADATA").write_text(text)
         assert seen(monkeypatch, tmp_path)[0] == words
+    for pad in range(980, 1025):  # the first block that is read may end anywhere
+        (info / "METADATA").write_text(f"Name: one\nX: {'y' * pad}\nVersion: 12345\n\n")
+        assert seen(monkeypatch, tmp_path)[0] == {"one": "12345"}
     (info / "METADATA").write_text(about)
     assert seen(monkeypatch, tmp_path) == before
     (info / "direct_url.json").write_text('{"dir_info": {"editable": true}}')

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from assets import launches as pages
 from assets import materialize
 from assets.chain import Chain, Done
-from assets.facts import Facts, Picture, Table
+from assets.facts import Facts, Picture, Table, member_table
 from assets.launches import cost_rows, experiment_costs, launches, quality_rows
 from assets.materialize import REPORT_EVERY_S, materialized
+from assets.seed_spread import metric_table
 from assets.stage import Context
 from assets.timeline import MOST_LINES, Bar, bar, timeline_picture
+from gates.evidence import Evidence
+from gates.spread import spread
 from pipelines.plays import PAUSE_S, step
 from pipelines.sensors import MOST_TROUBLES, TICK_S, dispatch, tick_seconds, together
 from tenure.dispatch.history import LaunchRow, Running
@@ -33,11 +36,19 @@ from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import read_witness
-from tenure_protocol.records import LedgerEntry, Manifest, Observation, Observations, load
+from tenure_protocol.records import (
+    JudgedMetric,
+    LedgerEntry,
+    Manifest,
+    Observation,
+    Observations,
+    load,
+)
 from tenure_protocol.store.api import Found, Store
 from tenure_protocol.store.memory import MemoryStore
 from tests.fake_clock import FakeClock
 from tests.faulty_store import FaultyStore
+from tests.record_builders import METRIC, TERMS, Other, losses_of, research, retrain
 from tests.unit.test_dispatcher import Bench, ListingRunner
 from tests.unit.test_observations import FLOPS, T4, Pool, Worker
 
@@ -479,3 +490,23 @@ def test_a_run_tells_of_many_jobs_in_one_line_and_not_too_often(clock: FakeClock
     assert lines[-1] == "training: 97 of 97 jobs finished"
     report("training", jobs, tick)
     assert executing.log.lines[-1] == lines[-1] and len(executing.log.lines) == len(lines)
+
+
+def test_the_numbers_of_every_judged_metric_are_on_the_page() -> None:
+    store = MemoryStore()
+    terms = replace(TERMS, also=(JudgedMetric("hits", "maximize", 0.07, examples=False),))
+    other = {"hits": Other("maximize", "share", lambda seed: losses_of(seed + 500), kept=False)}
+    parent = research(store, terms=terms, others=other)
+    record = retrain(store, parent, terms=terms, others=other)
+    verdicts = spread(Evidence(store, record))
+    first, second = metric_table(parent.promote.judged, verdicts).rows
+    assert (first["metric"], second["metric"]) == (METRIC, "hits")
+    assert (second["direction"], second["unit"], second["margin"]) == ("maximize", "share", 0.07)
+    numbers = {verdict.gate: verdict.numbers for verdict in verdicts}
+    assert second["worse_by"] == numbers["spread_mean"]["hits.worse_by"] != first["worse_by"]
+    assert second["worst_seed_bound"] == numbers["spread_worst_seed"]["hits.bound"]
+    assert second["variance_p"] == numbers["spread_variance"]["hits.p"]
+    assert first["examples_upper_bound"] == numbers["spread_examples"]["upper_bound"]
+    assert second["examples_upper_bound"] is None  # the terms say that there are none
+    values = [member.metrics["hits"].value for member in record.members]
+    assert [row["hits"] for row in member_table(record).rows] == values

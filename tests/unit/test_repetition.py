@@ -44,6 +44,7 @@ from tests.record_builders import (
     EXPERIMENT,
     MEASURED,
     REQUIRED,
+    TERMS,
     Wish,
     overwrite,
     put,
@@ -94,7 +95,7 @@ def judged(store: Store, ours: SnapshotRef, theirs: SnapshotRef | None) -> Verdi
     member = Member(11, ours, {}, (), environment_digest(REQUIRED), repetition=theirs)
     record = ModelRecord(
         EXPERIMENT, 2, "examples.vol:Vol", {}, "code1", "data1", (11,), (member,), {},
-        research(store).promote,
+        TERMS,
     )  # fmt: skip
     return repetition(Evidence(store, record))
 
