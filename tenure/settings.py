@@ -225,7 +225,7 @@ class PlannerSection(Section):
 
     enabled: bool = True
     #: Dollars for one unit of a currency, such as credits that could be spent otherwise; 0 where not named.
-    usd_per: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    rates: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
 
 class _File(Section):
@@ -335,12 +335,12 @@ def _parse(text: str, file: Path | None) -> tuple[dict[str, object], Place]:
 def _check_worths(found: _File, place: Place) -> None:
     """Every currency that is worth something is one that a rung is paid in, and none is the dollar."""
     known = {rung.price.currency for rung in found.rungs.values()} - {"usd"}
-    for currency in found.planner.usd_per:
+    for currency in found.planner.rates:
         if currency not in known:
             what = "a dollar is worth a dollar" if currency == "usd" else "no rung is paid in it"
             named = ", ".join(sorted(known)) or "none"
             raise place.error(
-                ("planner", "usd_per", currency), f"{what}; other currencies of the rungs: {named}"
+                ("planner", "rates", currency), f"{what}; other currencies of the rungs: {named}"
             )
 
 

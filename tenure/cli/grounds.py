@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tenure.cli.status import Progress, phase_of
+from tenure.cli.status import LOOK_EVERY_S, QUOTA_WAIT_S, Progress, phase_of
 from tenure.dispatch.decide import JobView
 from tenure.dispatch.history import History, read_observations, running_costs
 from tenure.dispatch.ledger import read_ledger
@@ -26,9 +26,6 @@ from tenure_protocol.records import FINAL, LedgerEntry, Manifest, Observation, W
 from tenure_protocol.store.api import Missing, Store
 from tenure_worker.pacing import DEATH_PER_H, RESTART_S
 
-#: For the platforms that are asked what is left of a quota: what one does not tell by then is not known.
-_QUOTA_WAIT_S = 5.0
-_LOOK_EVERY_S = 0.25
 _MOST_MILESTONES = 64  # of an attempt, each of which is a read
 _MOST_CHANGES = 10
 
@@ -133,7 +130,7 @@ def look(dispatcher: Dispatcher, job: str, clock: Clock) -> Tick:
 
     A dispatcher launches nothing there until then, and this is to tell what it would do.
     """
-    until_s = clock.monotonic_s() + _QUOTA_WAIT_S
+    until_s = clock.monotonic_s() + QUOTA_WAIT_S
     while True:
         tick, seen = dispatcher.look(), dispatcher.snapshot()
         view = seen.view_of.get(job)
@@ -141,7 +138,7 @@ def look(dispatcher: Dispatcher, job: str, clock: Clock) -> Tick:
         awaited = any(seen.rungs[name].awaited for name in rungs if name in seen.rungs)
         if not awaited or clock.monotonic_s() >= until_s:
             return tick
-        clock.sleep(_LOOK_EVERY_S)
+        clock.sleep(LOOK_EVERY_S)
 
 
 def _quota(dispatcher: Dispatcher, view: JobView) -> dict[str, Left]:

@@ -18,6 +18,7 @@ from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.quality import Pace
 from tenure.dispatch.quota import span
 from tenure.dispatch.registry import build_dispatcher
+from tenure.dispatch.worth import Worth
 from tenure.errors import StoreOutOfReach
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
@@ -29,6 +30,9 @@ from tenure_protocol.store.api import StoreSilent
 from tenure_worker.claim import read_spec
 
 _EVERY_S = 2.0
+#: For the platforms that are asked what is left of a quota: what one does not tell by then is not known.
+QUOTA_WAIT_S = 5.0
+LOOK_EVERY_S = 0.25
 _COLUMNS = ("job", "experiment", "stage", "phase", "attempt", "rung", "step", "eta", "reason")
 _LEAST_SHOWN = 8  # characters of an id
 
@@ -87,6 +91,14 @@ class Overview:
         self._rungs: dict[tuple[str, int], str | None] = {}
         self._progress: dict[str, tuple[int, Pace, Progress]] = {}  # by job: attempt, its pace
         self.hints: list[str] = []  # of the last look: why nothing may happen to what waits
+
+    def worths(self) -> list[Worth]:
+        """The quotas of the ladder, as far as their platforms tell them soon, and their worth now."""
+        until_s = SYSTEM.monotonic_s() + QUOTA_WAIT_S
+        while is_awaited(self._dispatcher) and SYSTEM.monotonic_s() < until_s:
+            SYSTEM.sleep(LOOK_EVERY_S)
+            self._dispatcher.look()
+        return self._dispatcher.quota_worths()
 
     def look(self, only: set[str] | None = None) -> tuple[list[Row], dict[str, str]]:
         """Every job (or those of ``only``), and what is wrong with which key.
@@ -206,6 +218,18 @@ class Overview:
         return rows
 
 
+def is_awaited(dispatcher: Dispatcher) -> bool:
+    """Whether a platform that an open job may go to is about to tell its quota."""
+    seen = dispatcher.snapshot()
+    used = {
+        name
+        for view in seen.jobs
+        if not (view.witness and view.witness.phase in FINAL)
+        for name in view.rungs
+    }
+    return any(rung.awaited for name, rung in seen.rungs.items() if name in used)
+
+
 def phase_of(w: Witness | None, age_s: float, watched: Watched | None = None) -> str:
     """The stored phase, ``absent`` without a witness, or ``vacant`` as a dispatcher derives it."""
     if w is None:
@@ -240,10 +264,11 @@ def status(
     overview = Overview(place)
     with screen.working("reading the witnesses"):
         rows, troubles = overview.look(only)
+        worths = overview.worths()
     if watch and not as_json and sys.stdout.isatty():
         _watch_terminal(overview, only, rows)
         return
-    _show(rows, as_json)
+    _show(rows, as_json, worths)
     said = _warned(troubles, set())
     hinted = overview.hints
     _hint(hinted)
@@ -252,7 +277,7 @@ def status(
         before = [(row.job, row.phase, row.attempt, row.step) for row in rows]
         rows, troubles = overview.look(only)
         if before != [(row.job, row.phase, row.attempt, row.step) for row in rows]:
-            _show(rows, as_json)
+            _show(rows, as_json, overview.worths())
         said = _warned(troubles, said)
         if overview.hints != hinted and not hinted:
             _hint(overview.hints)
@@ -284,13 +309,21 @@ def _hint(hints: Sequence[str]) -> None:
         screen.warn(hint)
 
 
-def _show(rows: Sequence[Row], as_json: bool) -> None:
+def _show(rows: Sequence[Row], as_json: bool, worths: Sequence[Worth]) -> None:
     if as_json:
-        typer.echo(json.dumps({"jobs": [asdict(row) for row in rows]}))
+        quotas = [asdict(each) for each in worths]
+        typer.echo(json.dumps({"jobs": [asdict(row) for row in rows], "quotas": quotas}))
     elif not rows:
         typer.echo("no job has been enlisted yet; `tenure enlist PLAN` does that")
     else:
         screen.show(_COLUMNS, _cells(rows))
+    if not as_json:
+        for each in worths:
+            typer.echo(
+                screen.plain(
+                    f"quota of {each.rung}: {span(3600.0 * each.left_h)} left; {each.reason}"
+                )
+            )
 
 
 def _cells(rows: Sequence[Row]) -> list[list[str]]:

@@ -30,6 +30,7 @@ from tenure.dispatch.ladder import pack_name
 from tenure.dispatch.sight import Sight
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch
+from tenure.dispatch.worth import Worth
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -108,13 +109,13 @@ class Dispatcher:
         troubles: Mapping[str, str] | None = None,
         moves: bool = True,
         plans: bool = True,
-        usd_per: Mapping[str, float] | None = None,
+        rates: Mapping[str, float] | None = None,
         notifier: Notifier | None = None,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
         Without ``moves`` no holder is asked to yield for a better machine; without ``plans`` deadlines
-        are not looked at. ``usd_per``: dollars for one unit of another currency, for the planner.
+        are not looked at. ``rates``: dollars for one unit of another currency, for the planner.
         """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
@@ -131,8 +132,9 @@ class Dispatcher:
         self._decided: dict[str, str] = {}  # by job, the ETag of the body last decided from
         self._standing = dict(troubles or {})
         self.notifier = notifier
-        planner = dict(usd_per or {}) if plans and moves else None
-        self._sight = Sight(store, self.rungs, clock, self.name, moves, planner)
+        self._sight = Sight(
+            store, self.rungs, clock, self.name, moves, plans and moves, rates or {}
+        )
         self.world, self.observatory = self._sight.world, self._sight.observatory
         self.spending = self._sight.spending
         self._billing = Billing(store, self.rungs, clock, self.name, self.world)
@@ -212,6 +214,10 @@ class Dispatcher:
         seen = self._sight.snapshot({n: (p.until_s, p.reason) for n, p in self._parked.items()})
         self._decided = {view.job: view.etag for view in seen.jobs}
         return seen
+
+    def quota_worths(self) -> list[Worth]:
+        """What one more hour of each quota that a platform has told would save now, in dollars."""
+        return self._sight.quota_worths(self.snapshot())
 
     def _note_ends(self) -> None:
         """Ask the runners that know it how the processes of open launches ended: for people only.

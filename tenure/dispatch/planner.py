@@ -38,12 +38,12 @@ class Planner:
         self,
         rungs: Mapping[str, Rung],
         observatory: Observatory,
-        usd_per: Mapping[str, float],
+        rates: Mapping[str, float],
     ) -> None:
-        """``usd_per``: what one unit of a currency other than dollars is worth; 0 where not named."""
+        """``rates``: what one unit of a currency other than dollars is worth; 0 where not named."""
         self._rungs = rungs
         self._observatory = observatory
-        self._usd_per = dict(usd_per)
+        self.rates = dict(rates)
         self._curves: dict[str, Curve] = {}  # by rung
         self._drawn_s = 0.0
 
@@ -73,6 +73,17 @@ class Planner:
             else view
             for view in views
         )
+
+    def prospects(
+        self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
+    ) -> dict[str, list[Prospect]]:
+        """What each rung is expected to do with each open job whose length is known; by job."""
+        self._look_at_lives(now_s)
+        return {
+            view.job: self._prospects(view, seen)
+            for view in views
+            if not _over(view) and self._observatory.left(view.job) is not None
+        }
 
     def _look_at_lives(self, now_s: float) -> None:
         """Draw the survival curves anew, where that is due."""
@@ -135,7 +146,7 @@ class Planner:
         if rung.price is None:
             return 0.0
         unit = rung.price.currency
-        return rung.price.per_h * (1.0 if unit == "usd" else self._usd_per.get(unit, 0.0))
+        return rung.price.per_h * (1.0 if unit == "usd" else self.rates.get(unit, 0.0))
 
 
 def loss_per_h(curve: Curve, age_s: float, run_s: float) -> float:

@@ -31,6 +31,7 @@ class Left:
     renews_at_s: float | None  # Unix time; None: unknown
     reason: str  # how that is known, in words
     stale_s: float  # since the platform was asked for it
+    granted_h: float | None = None  # what a renewal brings it to; None: unknown
 
     def __post_init__(self) -> None:
         assert 0 <= self.hours < inf and self.stale_s >= 0
@@ -181,7 +182,8 @@ class QuotaBook:
         hours = max(0.0, reading.quota.left - taken) / rate
         stale_s, wall_s = now_s - reading.asked_s, self._clock.wall_s()
         renews_at_s = _renewal(reading.quota, wall_s)
-        return Left(hours, renews_at_s, _words(reading.quota, taken, stale_s, wall_s), stale_s)
+        words = _words(reading.quota, taken, stale_s, wall_s)
+        return Left(hours, renews_at_s, words, stale_s, reading.quota.granted / rate)
 
     def awaited(self, rung: str) -> str | None:
         """Why a launch on a rung waits for the first word of its quota, which is a moment away."""

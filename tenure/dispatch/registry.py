@@ -164,5 +164,5 @@ def build_dispatcher(
         broken,
         notifier=notifier,
         plans=settings.planner.enabled,
-        usd_per=settings.planner.usd_per,
+        rates=settings.planner.rates,
     )

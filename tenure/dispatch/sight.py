@@ -13,6 +13,7 @@ from tenure.dispatch.quality import Shown
 from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
 from tenure.dispatch.world import World
+from tenure.dispatch.worth import Worth, quota_worths
 from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
@@ -27,9 +28,10 @@ class Sight:
         clock: Clock,
         name: str,
         moves: bool,
-        planner: Mapping[str, float] | None,
+        plans: bool,
+        rates: Mapping[str, float],
     ) -> None:
-        """``planner``: dollars for one unit of other currencies; ``None``: there is no planner."""
+        """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others."""
         self._rungs = rungs
         self._clock = clock
         self._moves = moves
@@ -37,7 +39,8 @@ class Sight:
         self.observatory = Observatory(store, rungs, clock, name, self.world)
         self.spending = Spending(store, rungs, clock, self.world)
         self.quotas = QuotaBook(list(rungs.values()), clock)
-        self._planner = None if planner is None else Planner(rungs, self.observatory, planner)
+        self._plans = plans
+        self._planner = Planner(rungs, self.observatory, rates)
 
     def observe(self) -> None:
         """Look at everything once. Raises nothing for a silent store or platform."""
@@ -77,7 +80,7 @@ class Sight:
             for name, rung in self._rungs.items()
         }
         views = self.world.job_views(self._shown)
-        if self._planner:
+        if self._plans:
             views = self._planner.advised(views, rungs, self._clock.monotonic_s())
         return Snapshot(
             views,
@@ -87,6 +90,12 @@ class Sight:
             self.spending.spent(),
             self._clock.wall_s(),
         )
+
+    def quota_worths(self, seen: Snapshot) -> list[Worth]:
+        """What an hour of each quota would save now, over the open jobs of a snapshot."""
+        now_s = self._clock.monotonic_s()
+        prospects = self._planner.prospects(seen.jobs, seen.rungs, now_s)
+        return quota_worths(seen, self._rungs, prospects, self._planner.rates, now_s)
 
     def quota_wall_s(self, rung: Rung) -> float | None:
         """When the quota that a new machine draws on ends, if all that are there go on."""

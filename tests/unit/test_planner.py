@@ -34,14 +34,14 @@ class Shop(Pool):
         enlist(self.store, "p", "e", self.specs, terms, clock)
         self.dispatcher = self.shop()
 
-    def shop(self, *, plans: bool = True, usd_per: dict[str, float] | None = None) -> Dispatcher:
+    def shop(self, *, plans: bool = True, rates: dict[str, float] | None = None) -> Dispatcher:
         capacity = replace(ListingRunner.capacity({}), launches=3)
         rungs = [
             Rung("demand", "dear", ListingRunner(), capacity, "nvidia-h100", price=Price("usd", 9.0)),
             Rung("spot", "spotty", ListingRunner(), capacity, "tesla-t4", "spot", Price("usd", 0.3)),
             Rung("credits", "studio", ListingRunner(), capacity, "nvidia-l4", price=Price("credits", 1.0)),
         ]  # fmt: skip
-        return Dispatcher(self.store, rungs, self.clock, plans=plans, usd_per=usd_per)
+        return Dispatcher(self.store, rungs, self.clock, plans=plans, rates=rates)
 
     def view(self, number: int = 0) -> JobView:
         return self.dispatcher.snapshot().view_of[self.specs[number].id]
@@ -104,7 +104,7 @@ def test_of_a_job_that_nobody_knows_the_peaks_and_prices_tell(clock: FakeClock) 
 
 def test_what_one_job_showed_is_expected_of_its_like(clock: FakeClock) -> None:
     shop = Shop(clock)
-    shop.dispatcher = shop.shop(usd_per={"credits": 2.0})
+    shop.dispatcher = shop.shop(rates={"credits": 2.0})
     trained(shop)
     mine, other = shop.view(0), shop.view(1)
     assert mine.pace and mine.pace.rung == "spot"

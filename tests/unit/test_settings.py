@@ -390,18 +390,18 @@ price = {currency = "credits", per_h = 1}
 
 def test_the_planner_is_on_and_knows_what_a_currency_is_worth(tmp_path: Path) -> None:
     assert load_settings(start=tmp_path, environ={}).planner.enabled
-    write(tmp_path, CREDITS + "enabled = false\nusd_per = {credits = 0.5}")
+    write(tmp_path, CREDITS + "enabled = false\nrates = {credits = 0.5}")
     found = load_settings(start=tmp_path, environ={}).planner
-    assert not found.enabled and found.usd_per == {"credits": 0.5}
+    assert not found.enabled and found.rates == {"credits": 0.5}
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("usd_per = {usd = 1}", "a dollar is worth a dollar"),
-        ("usd_per = {tokens = 1}", "no rung is paid in it; other currencies of the rungs: credits"),
-        ("usd_per = {credits = -1}", "must be at least 0"),
-        ("usd_per = {credits = nan}", "finite"),
+        ("rates = {usd = 1}", "a dollar is worth a dollar"),
+        ("rates = {tokens = 1}", "no rung is paid in it; other currencies of the rungs: credits"),
+        ("rates = {credits = -1}", "must be at least 0"),
+        ("rates = {credits = nan}", "finite"),
         ("enabled = 1", "must be true or false"),
     ],
 )

@@ -432,7 +432,7 @@ def test_why_tells_a_quota_where_the_platform_does(left: Quota | None, hours: fl
 
 def test_a_platform_that_hangs_does_not_keep_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of its quota, and everything else is told."""
-    monkeypatch.setattr(grounds, "_QUOTA_WAIT_S", 0.2)
+    monkeypatch.setattr(grounds, "QUOTA_WAIT_S", 0.2)
     release: list[bool] = []
 
     class Hanging(Telling):
