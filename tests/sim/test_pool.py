@@ -18,13 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.dispatch.contract import Closed, Settlement
+from tenure.dispatch.decide import JobView
 from tenure.sim import pool_cloud
+from tenure.sim.clock import Scheduler
+from tenure.sim.faults import Weather
 from tenure.sim.pool import Week, run_week, run_weeks
 from tenure.sim.pool_cloud import Machine, PoolCloud
 from tenure.sim.pool_platforms import HOUR_S, POOL, Grant, Host, Market, Season, host_of, log_normal
-from tenure.sim.pool_policies import POLICIES, Policy
-from tenure.sim.pool_world import STEP_S, Config, PoolWorld, configs_of
+from tenure.sim.pool_policies import POLICIES, Policy, _with_rungs
+from tenure.sim.pool_world import STEP_S, Config, IndexedObjects, PoolWorld, configs_of
 from tenure.sim.run import quiet_folder
+from tenure.sim.store import Objects
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("TENURE_TRACES") or ROOT.parent / "shared" / "data") / "spot-traces"
@@ -417,3 +421,49 @@ def test_a_hundred_weeks() -> None:
         broken += [f"week {week.seed} under {week.policy}: {words}" for words in week.broken]
     assert not broken, "\n".join(broken)
     assert finished["ours"] >= max(finished.values())
+
+
+KEYS = st.sampled_from(
+    [f"{folder}{name}" for folder in ("witness/e/", "jobs/a/", "jobs/ab/", "plans/", "unsettled/")
+     for name in ("a.json", "b.json", "ab/c.json", "a")]
+)  # fmt: skip
+
+
+class Deaf:
+    """A world that is told everything and hears nothing."""
+
+    def wrote(self, *told: object) -> None:
+        return
+
+    deleted = calling = trace = wrote
+
+
+@given(st.lists(st.tuples(KEYS, st.booleans()), max_size=30), st.text("ab/jowu", max_size=9))
+def test_the_objects_of_a_week_are_listed_as_any_others(
+    steps: list[tuple[str, bool]], drawn: str
+) -> None:
+    weather = Weather(Random(0))
+    scheduler = Scheduler(weather.rng)
+    quick = IndexedObjects(scheduler, weather, Deaf())  # type: ignore[arg-type]
+    plain = Objects(scheduler, weather, Deaf())
+    for key, stays in steps:
+        for store in (quick, plain):
+            store.put(None, key, b"x")
+            if not stays:
+                assert store.delete(None, key) and not store.delete(None, key)
+    for prefix in {
+        drawn,
+        "",
+        "jobs/",
+        "jobs/a",
+        "jobs/a/",
+        "jobs/a/a",
+        "witness/e/a",
+        "unsettled/b",
+    }:
+        assert quick.list(prefix) == plain.list(prefix)
+
+
+def test_the_rungs_of_a_view_are_cut_down_as_replace_does_it() -> None:
+    view = JobView("j", "e", ("a", "b"), priority=3, excluded={"a": "too small"})
+    assert _with_rungs(view, ("b",)) == replace(view, rungs=("b",)) != view

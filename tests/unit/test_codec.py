@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import random
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,7 +25,7 @@ from tenure_protocol.codec import (
     plain,
     short_id,
 )
-from tests.unit.records_strategies import json_values, objects
+from tests.unit.records_strategies import json_values, manifests, objects, specs, witnesses
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,42 @@ def test_canonical_does_not_depend_on_the_order_of_keys(value: dict[str, object]
 
 def test_a_record_comes_back() -> None:
     assert decode(Outer, parse(encode(GOOD))) == GOOD
+
+
+def by_definition(value: object) -> object:
+    """What ``plain`` says of a value, without anything worked out before."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hints = typing.get_type_hints(type(value))
+        items = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return {
+            name: by_definition(float(item) if hints[name] in (float, float | None) else item)
+            for name, item in items.items()
+            if item is not None
+        }
+    if isinstance(value, Mapping):
+        return {name: by_definition(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [by_definition(item) for item in value]
+    return value
+
+
+@given(specs | witnesses() | manifests)
+def test_records_are_written_by_their_definition_and_come_back(record: object) -> None:
+    body = encode(record)
+    assert body == canonical(by_definition(record))
+    assert decode(type(record), parse(body)) == record
+
+
+def test_an_unknown_field_is_named_before_one_that_is_off() -> None:
+    with pytest.raises(Corrupt, match="unknown field 'aside'"):
+        decode(Outer, {"kind": "c", "zone": 1, "aside": 1}, "k")
+
+
+def test_what_json_cannot_be_is_named_even_where_most_values_fit() -> None:
+    """A field of free JSON takes any; one of a kind takes exactly that kind."""
+    for wrong in (True, 1.0, "1", [1], {"a": 1}):
+        with pytest.raises(Corrupt, match="count"):
+            decode(Outer, {"kind": "a", "count": wrong, "inner": {"name": "x"}}, "k")
 
 
 def test_absent_and_null_are_the_default_of_an_optional_field() -> None:

@@ -1062,6 +1062,42 @@ def test_enlisting_twice_writes_nothing_and_new_terms_are_a_version() -> None:
     assert {(view.rungs, view.priority) for view in views} == {(("other",), 9)}
 
 
+def test_what_was_wrong_with_a_bill_is_over_once_all_of_it_is_known() -> None:
+    bench = Bench()
+    bench.dispatcher.tick()
+    world, key = bench.dispatcher.world, keys.launch(bench.jobs[0], 1)
+    bill = world.bills[bench.jobs[0], 1]
+    assert bill.intent and bill.receipt, "of a launch that this dispatcher made itself"
+    world.troubles[key] = "its receipt could not be read"
+    bench.dispatcher.look()
+    assert key not in world.troubles
+
+
+def test_a_job_that_is_over_is_looked_at_once_until_something_is_new() -> None:
+    with FakeClock() as clock:
+        store = FaultyStore(clock)
+        bench = Bench(2, store, clock)
+        bench.dispatcher.tick()
+        lease = bench.claim()
+        lease.write(Finish(lease.holder, lease.attempt, 0, "finished", {"x": 1}))
+        bench.dispatcher.tick()
+        world = bench.dispatcher.world
+        over, waits = world.job_views()
+        clock.sleep(100.0)
+        bench.dispatcher.tick()
+        again, later = world.job_views()
+        assert again is over and later is not waits, "only what is over is kept"
+        terms: dict[str, object] = {"rungs": ["other"], "priority": 9}
+        enlist(store, "p", "e", bench.specs, terms, clock)
+        bench.dispatcher.look()
+        newer, _ = world.job_views()
+        assert (newer.rungs, newer.priority, newer.witness) == (("other",), 9, over.witness)
+        store.silent = lambda key: key.startswith("witness/")
+        bench.dispatcher.look()
+        silent, _ = world.job_views()
+        assert silent.silent and not newer.silent
+
+
 def _file(body: bytes) -> Path:
     import tempfile
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tenure.dispatch import decide
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher, Tick
-from tenure.dispatch.rows import MOST_ROWS, merge
+from tenure.dispatch.observations import _Place
+from tenure.dispatch.rows import MOST_ROWS, encode_with_rows, merge
 from tenure.plan.enlist import enlist
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -485,3 +486,24 @@ def test_an_object_is_bounded_and_keeps_the_newest() -> None:
     many = [Observation("j", n, "r", "lost", "w") for n in range(MOST_ROWS + 50)]
     kept = merge(many, [])
     assert len(kept) == MOST_ROWS and ("j", 49) not in kept and ("j", 50) in kept
+
+
+@given(st.lists(st.text(max_size=12), max_size=4), st.text(max_size=20))
+def test_rows_that_were_encoded_before_give_the_same_bytes(names: list[str], card: str) -> None:
+    """Whatever the names are: that of a card may look like the place where the rows belong."""
+    rows = tuple(Observation(name, n, "r", "lost", '"rows":[]') for n, name in enumerate(names))
+    for told in (card, '"rows":[]' + card, '\\"rows":[]'):
+        frame = Observations("r", told, '"rows":[]', (), "n")
+        body = encode_with_rows(frame, [encode(row) for row in rows])
+        assert body == encode(replace(frame, rows=rows))
+
+
+def test_only_rows_that_changed_are_encoded_again() -> None:
+    place = _Place({("j", n): Observation("j", n, "r", "running", "w") for n in range(3)})
+    before = place.encode_rows()
+    place.rows["j", 1] = replace(place.rows["j", 1], end="lost")
+    after = place.encode_rows()
+    assert after == [encode(row) for row in place.rows.values()]
+    assert [old is new for old, new in zip(before, after, strict=True)] == [True, False, True]
+    del place.rows["j", 0]
+    assert place.encode_rows() == after[1:] and len(place.encoded) == 2
