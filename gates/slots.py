@@ -99,9 +99,12 @@ def warrant_of(store: Store, deployment: Deployment) -> LogEntry:
     if sha256_hex(found.body) != deployment.warrant_digest:
         raise BadWarrant(f"{key} is not the warrant that it names")
     try:
-        return load(LogEntry, found.body, key)
+        entry = load(LogEntry, found.body, key)
     except Corrupt as error:
         raise BadWarrant(str(error)) from error
+    if entry.number != deployment.warrant:
+        raise BadWarrant(f"{key} says that it is entry {entry.number}")
+    return entry
 
 
 def demand_same(statement: Statement, deployment: Deployment, entry: LogEntry) -> None:

@@ -163,6 +163,16 @@ def test_two_measurements_differ_in_exactly_the_fields_named(
         assert item.effect in item.change()
 
 
+def test_what_changed_is_also_what_one_side_alone_has() -> None:
+    was = {"card": "a", "driver": "1", "packages": {"x": "1"}}
+    found = fingerprint.changes(was, {"card": "b", "cuda": "2", "packages": {"y": "1"}})
+    assert [(item.field, item.required, item.measured) for item in found] == [
+        ("card", "a", "b"), ("cuda", None, "2"), ("driver", "1", None),
+        ("packages.x", "1", None), ("packages.y", None, "1"),
+    ]  # fmt: skip
+    assert fingerprint.changes(was, was) == ()
+
+
 def test_informative_differences_refuse_nothing() -> None:
     found = fingerprint.compare({"kernel": "a", "lock": "b"}, {"kernel": "c", "lock": "d"})
     assert [item.field for item in found] == ["kernel", "lock"]
