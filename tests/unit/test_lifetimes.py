@@ -85,12 +85,14 @@ def test_a_lost_machine_lived_until_its_last_sign_and_not_until_it_was_written_o
     pool = Pool(clock, 1)
     (worker,) = pool.started()
     worker.train(100, 2.0)
+    clock.sleep(100.0)
+    assert isinstance(worker.lease.write(Hold(worker.lease.holder, 1, 36_000.0)), Confirmed)
     pool.tick()
     for _ in range(140):  # its lease is ten hours long
         pool.tick(300.0)
     rows = pool.dispatcher.observatory.lifetimes.rows()
     (row,) = (row for _, row in rows if row.launch == 1)
-    assert row.end == "lost" and row.held_s == pytest.approx(200.0)
+    assert row.end == "lost" and row.held_s == pytest.approx(300.0)
     assert life(row) == Life(row.held_s or 0.0, True)
 
 
