@@ -207,6 +207,10 @@ class Observatory:
         if track is not None and track.launch != launch:
             self._end(track, _end_word(track, w), now_s)
             track = None
+        if w.phase == "finished":
+            self.lifetimes.finished(memory.job)
+        elif w.phase == "cancelled":
+            self.lifetimes.forget(memory.job)
         if w.phase in FINAL or w.phase in ("released", "revoked"):
             if track is not None:
                 if w.phase in ("finished", "released"):  # its own last word

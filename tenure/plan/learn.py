@@ -23,7 +23,7 @@ from tenure.plan.throughput import check_alpha
 
 #: What a rung costs for one unit of work, before it is tried: log-standard deviation, worth so many jobs.
 PRIOR_LOG_SD, PRIOR_JOBS = 0.5, 1.0
-#: Weights move by at most this factor after one plan, and never further than MOST_DRIFT from the user's.
+#: Weights move by at most MOST_STEP after one plan, and never further than MOST_DRIFT from the user's.
 STEP, MOST_STEP, MOST_DRIFT = 0.5, 1.5, 4.0
 #: A plan that is so close to what was promised moves nothing.
 _NEAR = 0.05
@@ -212,8 +212,8 @@ def adapt(weights: Weights, users: Weights, achieved: Achieved) -> Adapted:
 
     A miss is relative (time / promised - 1) and for certainty the part of work lost beyond what is allowed.
     What was missed by under 5 % moves nothing, and what was kept amply moves a weight back
-    towards the user's own, never beyond it. No weight drifts more than :data:`MOST_DRIFT` times from the
-    user's; one that the user set to 0 stays 0.
+    towards the user's own, never beyond it. No two weights drift more than :data:`MOST_DRIFT` times apart
+    from what they are to each other by the user's; one that the user set to 0 stays 0.
 
     >>> late = adapt(Weights(1, 1, 1), Weights(1, 1, 1), Achieved(15_000, 5, promised_s=10_000, budget=10))
     >>> late.weights.time > late.weights.cost
@@ -228,20 +228,29 @@ def adapt(weights: Weights, users: Weights, achieved: Achieved) -> Adapted:
         if achieved.lost_work > achieved.allowed_loss
         else -_NEAR * 2,
     }
-    now = dict(zip(misses, weights.normalised, strict=True))
     own = dict(zip(misses, users.normalised, strict=True))
+    now = dict(zip(misses, weights.normalised, strict=True))
+    kept = [name for name in misses if own[name] > 0]
+    # as multiples of the user's own, of which the least is 1: only their ratios mean anything
+    least = min(now[name] / own[name] for name in kept)
+    drifts = {name: now[name] / own[name] / least if least else 1.0 for name in kept}
     said = []
-    for name, miss in misses.items():
-        if own[name] == 0 or miss is None or abs(miss) <= _NEAR:
+    for name in kept:
+        miss = misses[name]
+        if miss is None or abs(miss) <= _NEAR:
             continue
-        moved = _moved(now[name] / own[name], miss)
-        factor = moved * own[name] / now[name] if now[name] else 1.0
-        now[name] = moved * own[name]
-        if abs(factor - 1) > 1e-9:
-            said.append(f"{name} counts {factor:.2f} times as much: {_missed(name, miss)}")
-    total = math.fsum(now.values())
-    made = Weights(*(now[name] / total for name in ("time", "cost", "reliability")))
-    return Adapted(made, "; ".join(said) or "the plan kept what it promised: the weights stay")
+        moved = _moved(drifts[name], miss)
+        if abs(moved / drifts[name] - 1) > 1e-9:
+            said.append(
+                f"{name} counts {moved / drifts[name]:.2f} times as much: {_missed(name, miss)}"
+            )
+        drifts[name] = moved
+    made = {name: own[name] * drifts.get(name, 0.0) for name in misses}
+    total = math.fsum(made.values())
+    return Adapted(
+        Weights(*(made[name] / total for name in ("time", "cost", "reliability"))),
+        "; ".join(said) or "the plan kept what it promised: the weights stay",
+    )
 
 
 def _miss(came_to: float, promised: float | None) -> float | None:
@@ -249,12 +258,10 @@ def _miss(came_to: float, promised: float | None) -> float | None:
 
 
 def _moved(drift: float, miss: float) -> float:
-    """A weight as a multiple of the user's, after a miss (above 0) or where all was kept (below)."""
+    """A weight's drift from the user's, 1 to MOST_DRIFT, after a miss (above 0) or where all was kept."""
     most = math.log(MOST_STEP)
     factor = math.exp(min(max(STEP * miss, -most), most))
-    if miss < 0:  # back towards the user's own, not beyond
-        return max(drift * factor, min(drift, 1.0))
-    return min(drift * factor, MOST_DRIFT)
+    return min(max(drift * factor, 1.0), MOST_DRIFT)
 
 
 def _missed(name: str, miss: float) -> str:

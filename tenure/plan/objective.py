@@ -237,20 +237,27 @@ def _infeasible(options: Sequence[Option], limits: Limits) -> Infeasible:
 
     best, over = min(needs, key=lambda need: (size(need[1]), len(need[1]), need[0].cost))
     said = f"{_joined(over)}, for {_option_words(best)}"
-    alone = {name: None for each, need in needs if len(need) == 1 for name in need}
     ways = [
         f"or to {_relax_words(name, by)}, for {_option_words(each)}"
-        for name in alone
-        if [name] != list(over)
-        for each, by in [
-            min(((e, n[name]) for e, n in needs if list(n) == [name]), key=lambda p: p[1])
-        ]
-        if math.isfinite(by)
+        for name, (each, by) in _alone(needs).items()
+        if [name] != list(over) and math.isfinite(by)
     ]
     sentence = f"no plan keeps {_limit_words(limits)}: the cheapest way out is to {said}"
     return Infeasible(
         "; ".join([sentence, *ways]), over, next(iter(over)) if len(over) == 1 else ""
     )
+
+
+def _alone(needs: Sequence[tuple[Option, dict[str, float]]]) -> dict[str, tuple[Option, float]]:
+    """By limit that alone would do if it were relaxed: the option that needs least of it, and how much."""
+    found: dict[str, tuple[Option, float]] = {}
+    for each, over in needs:
+        if len(over) != 1:
+            continue
+        ((name, by),) = over.items()
+        if name not in found or by < found[name][1]:
+            found[name] = each, by
+    return found
 
 
 def _joined(over: Mapping[str, float]) -> str:

@@ -33,6 +33,7 @@ DEATH_PER_H, PRIOR_H = 0.05, 20.0
 #: Bands of ages with one hazard each: half the root of the losses seen, so that both the number of bands
 #: and what is known of each of them grow.
 MOST_BANDS = 12
+_GONE = (0.2, 0.4, 0.6, 0.8, 0.95)  # parts of a prior's lives at whose ends a curve has knots
 _HOUR_S = 3600.0
 _DEAD = 700.0  # -log S of a curve that has reached 0
 
@@ -322,8 +323,8 @@ def curve(
 
     The hazard at each age is ``(c dA0 + dN) / (c + Y)``, where A0 is the prior's cumulated hazard, N counts
     losses, Y the machines at risk, and c is what is left of :data:`PRIOR_LIVES` of the prior at that age (Hjort
-    1990, section 3, with the weights of Ferguson's 1973 process); between two knots c is held. With many ends
-    this is Kaplan and Meier's; with none the prior's. Without a prior the rate is one for all ages,
+    1990, section 3, with the weights of Ferguson's 1973 process). With many ends this is Kaplan and Meier's;
+    with none the prior's. Without a prior the rate is one for all ages,
     :func:`pooled_per_s`. ``where`` names the rung in the sentence of the ValueError that is raised where
     there is neither a life nor a prior.
 
@@ -419,9 +420,10 @@ def _estimate(
         if life.lost:
             lost[life.age_s] = lost.get(life.age_s, 0) + 1
     priors = dict(zip(prior.knots_s, prior.factors, strict=True)) if prior else {}
-    knots = sorted({0.0, ages[-1], *ages, *priors})
+    between = {prior.quantile_s(gone) for gone in _GONE} if prior else set()
+    knots = sorted({0.0, ages[-1], *ages, *priors, *(age for age in between if age < ages[-1])})
     factors, rates, terms, reached = [], [], [], []
-    for knot in knots:
+    for number, knot in enumerate(knots):
         at_risk = len(ages) - bisect_left(ages, knot)
         after = len(ages) - bisect_right(ages, knot)
         ends = lost.get(knot, 0)
@@ -434,8 +436,10 @@ def _estimate(
         if knot >= ages[-1]:
             rates.append(tail)
         else:
-            base = prior.rates_per_s[prior._piece(knot)] if prior else 0.0
-            rates.append(then * base / (then + after))
+            # of c h / (c + Y) the integral, where c falls as the prior's lives do
+            later = knots[number + 1]
+            gone = math.log((then + after) / (_prior_alive(prior, later, worth)[0] + after))
+            rates.append(max(gone, 0.0) / (later - knot))
     return Curve(
         tuple(knots),
         tuple(factors),

@@ -201,6 +201,7 @@ OUTSIDE = (  # keys that no worker touches, whatever its job
     "submissions/team/1",
     "dispatchers/d.json",
     "observations/r/cpu/w",
+    "lifetimes/r/cpu.json",
     "code/other.tar",
     f"code/{'f' * 64}.lock",
     f"data/{'e' * 26}.json",

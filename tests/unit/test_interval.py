@@ -144,6 +144,15 @@ def test_the_interval_follows_the_hazard_and_the_cost_but_not_every_estimate() -
     assert revise(now, calm, c).interval_s == now
 
 
+def test_a_life_that_reaches_its_wall_leaves_all_but_its_snapshots() -> None:
+    calm = exponential(1e-12, wall_s=1_000.0)
+    assert waste(calm, Costs(10.0), 700.0) == pytest.approx(1_000 / 980 - 1, rel=1e-6)
+    assert waste(calm, Costs(10.0, 100.0, 20.0), 5_000.0) == pytest.approx(
+        1_100 / 970 - 1, rel=1e-6
+    )
+    assert waste(calm, Costs(10.0), 995.0) == pytest.approx(1_000 / 990 - 1, rel=1e-6)
+
+
 def test_a_notice_that_is_long_enough_makes_snapshots_needless() -> None:
     law = exponential(1 / HOUR_S)
     told = best(law, Costs(20.0, 120.0, notice_s=20.0))

@@ -16,8 +16,8 @@ from tenure.plan.survival import Life
 from tenure_protocol import peaks
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import Confirmed, read_witness
-from tenure_protocol.lease.machine import Hold
+from tenure_protocol.lease.client import Confirmed, change, read_witness
+from tenure_protocol.lease.machine import Cancel, Hold
 from tenure_protocol.records import Lifetime, Lifetimes, Observation, load
 from tenure_protocol.store.api import Found, Store, Written
 from tenure_protocol.store.memory import MemoryStore
@@ -85,12 +85,14 @@ def test_a_lost_machine_lived_until_its_last_sign_and_not_until_it_was_written_o
     pool = Pool(clock, 1)
     (worker,) = pool.started()
     worker.train(100, 2.0)
+    clock.sleep(100.0)
+    assert isinstance(worker.lease.write(Hold(worker.lease.holder, 1, 36_000.0)), Confirmed)
     pool.tick()
     for _ in range(140):  # its lease is ten hours long
         pool.tick(300.0)
     rows = pool.dispatcher.observatory.lifetimes.rows()
     (row,) = (row for _, row in rows if row.launch == 1)
-    assert row.end == "lost" and row.held_s == pytest.approx(200.0)
+    assert row.end == "lost" and row.held_s == pytest.approx(300.0)
     assert life(row) == Life(row.held_s or 0.0, True)
 
 
@@ -257,6 +259,26 @@ def test_every_prediction_of_a_job_is_scored_when_it_ends(clock: FakeClock) -> N
     pairs = scored(row for _, row in again.rows())
     assert pairs == [(TOLD, 50.0), (TOLD, 25.0)]
     assert calibration(pairs).count == 2
+
+
+def test_a_dispatcher_scores_what_it_foretold_when_it_sees_the_end(clock: FakeClock) -> None:
+    pool = Pool(clock, 2)
+    workers = pool.started()
+    book = pool.dispatcher.observatory.lifetimes
+    for spec in pool.specs:
+        book.predicted(HERE, Lifetime(spec.id, 1, "spot", "running"), TOLD)
+    workers[0].train(100, 2.0)
+    workers[0].finish()
+    ended = Cancel("ann", "not needed")
+    key = keys.witness_of(pool.specs[1])
+    change(pool.store, key, pool.specs[1].id, read_witness(pool.store, key), ended, clock)
+    pool.tick()
+    clock.sleep(1_000.0)
+    pool.tick()
+    found = {row.job: row.took_s for _, row in book.rows()}
+    assert found[pool.specs[0].id] == pytest.approx(200.0)
+    assert found[pool.specs[1].id] is None
+    assert scored(row for _, row in book.rows()) == [(TOLD, pytest.approx(200.0))]
 
 
 @pytest.mark.parametrize(

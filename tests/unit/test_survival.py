@@ -122,6 +122,12 @@ def test_few_ends_are_held_to_the_prior_rung_and_many_are_not() -> None:
     assert curve([], prior).alive(HOUR_S) == pytest.approx(prior.alive(HOUR_S))
 
 
+def test_the_lives_of_a_prior_end_as_it_says() -> None:
+    """Four machines that lasted eight hours, beside four of a prior whose lives last one: half of eight."""
+    found = curve([Life(8 * HOUR_S, False)] * 4, exponential(1 / HOUR_S))
+    assert found.alive(7.9 * HOUR_S) == pytest.approx(0.5, abs=0.01)
+
+
 def test_the_tail_is_of_the_old_ones() -> None:
     seen = [Life(60.0, True)] * 32 + [Life(100 * HOUR_S, True)] * 8
     found = curve(seen)
