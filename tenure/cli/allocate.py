@@ -36,7 +36,7 @@ def allocate(
         _Way, typer.Option(help="Exact (mip), greedy, or by the size of the scenario.")
     ] = _Way.auto,
 ) -> None:
-    """Place jobs on rungs for the least money, each by its deadline.
+    """Place jobs where they cost least, each by its deadline.
 
     Exit code 1: a job has no place. 2: a deadline or a budget cannot be kept; by how much is told.
     """

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 CANDIDATES = 64  # rungs that a job is tried on before all of them are
 ALIKE = 1.005  # rungs that cost as much as the best, or next to nothing more
-FIRST_PART = 0.99  # of what a rung can give: launches are never quite full
 ROUNDS = 4  # of those who were late where they were wanted
 PASSES = 3  # of the local search at most
 CLASSES = (1, 2, 4, 8)  # of deadlines within which jobs are put together
@@ -53,12 +52,10 @@ def fill(problem: Problem, jobs: list[int]) -> Filled:
     of = relaxed(problem, renewals=False)
     climbed = ascend(of, jobs)
     filling = _Filling(problem, of, climbed)
-    left, part = jobs, FIRST_PART
+    left = jobs
     for _ in range(ROUNDS):
-        left = (
-            filling.by_price(left, _Room(of, climbed.hours, part, filling.used_h())) if left else []
-        )
-        part = 1.0
+        room = _Room(of, climbed.hours, filling.used_h())
+        left = filling.by_price(left, room) if left else left
     left = filling.settle(left)
     filling.improve()
     launches = [launch for floor in filling.floors for launch in floor.launches()]
@@ -294,16 +291,13 @@ class _Filling:
 class _Room:
     """How many hours each rung and each shared quota can still give, by when."""
 
-    def __init__(self, of: Relaxed, wanted_h: Floats, part: float, used_h: Floats) -> None:
+    def __init__(self, of: Relaxed, wanted_h: Floats, used_h: Floats) -> None:
         # Where many jobs cost the same on several rungs, no price says who goes where.
         self._wanted: list[list[float]] = wanted_h.tolist()
         problem, ends = of.problem, of.bounds_h[1:]
         gone_h = used_h.cumsum(axis=1).tolist()
         self._rungs = [
-            [
-                part * given_h(of, r, end_h) - gone
-                for end_h, gone in zip(ends, gone_h[r], strict=True)
-            ]
+            [given_h(of, r, end_h) - gone for end_h, gone in zip(ends, gone_h[r], strict=True)]
             for r in range(len(problem.rungs))
         ]
         self._shared: dict[int, tuple[list[float], float]] = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Unknowns that must be whole numbers; above it "auto" takes the greedy way.
-MOST_WHOLE = 4000
+MOST_WHOLE = 15_000
 
 
 class OutOfTime(Exception):

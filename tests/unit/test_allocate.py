@@ -390,7 +390,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 @pytest.mark.parametrize("method", ["mip", "greedy"])
 @given(scenario=scenarios())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_budget_deadline_quota_or_place_is_ever_broken(
     method: Method, scenario: Scenario
 ) -> None:
@@ -435,3 +435,60 @@ def test_what_the_product_asserts_of_itself_sees_it_too() -> None:
     assert violations(problem, [both, both]) != []
     assert violations(problem, [Launch(0, 0, (0,), 5.0, ((36.0, 41.0),))]) != []
     assert violations(problem, [Launch(0, 0, (0,), 4.0, ((0.0, 4.0),))]) != []
+
+
+def many(seed: int, packs: bool) -> Scenario:
+    """300 jobs that compete for what is cheap, on rungs with quotas, spots and walls."""
+    rng = random.Random(seed)
+    rungs = [Rung(name="sure", price=Price(per_h=3.0), speed=1.2, environments=["e"])]
+    for n in range(7):
+        rungs.append(
+            Rung(
+                name=f"r{n}",
+                price=Price(per_h=rng.uniform(0.2, 2) if n else 0.0),
+                speed=rng.uniform(0.5, 1.5),
+                spot=n % 3 == 1,
+                hazard_per_h=0.1 if n % 3 == 1 else 0.0,
+                cards=rng.choice([1, 2, 4]) if packs else 1,
+                concurrency=rng.randint(4, 10),
+                quota=Quota(left=60.0, renews_in_h=70.0, granted=90.0) if n in (0, 3) else None,
+                quota_of="r3" if n == 4 else None,
+                wall_h=12.0 if n == 2 else None,
+            )
+        )
+    jobs = [
+        Job(
+            name=f"j{n}",
+            hours=rng.uniform(0.5, 9),
+            deadline_h=rng.choice([None, 30.0, 60.0, 100.0]),
+            critical=rng.random() < 0.15,
+            environment="e" if rng.random() < 0.05 else None,
+            budget={"usd": 60.0} if rng.random() < 0.2 else {},
+        )
+        for n in range(300)
+    ]
+    return Scenario(horizon_h=120.0, jobs=jobs, rungs=rungs, budget={"usd": 4000.0})
+
+
+@pytest.mark.parametrize(
+    ("seed", "packs", "most"), [(0, False, 0.03), (1, False, 0.03), (2, True, 0.2)]
+)
+def test_many_jobs_go_the_greedy_way_near_the_bound(seed: int, packs: bool, most: float) -> None:
+    scenario = many(seed, packs)
+    found = allocate(scenario, "greedy")
+    assert not broken(scenario, found) and not found.left
+    assert found.gap is not None and found.gap <= most and not found.optimal
+
+
+def test_the_size_of_a_scenario_chooses_the_way() -> None:
+    scenario = some_scenario(0)
+    few = allocate(scenario)
+    assert few.method == "mip" and "are solved exactly" in few.why_method
+    assert allocate(scenario, "greedy").method == "greedy"
+    large = allocate(many(3, True))
+    assert large.method == "greedy" and "15000" in large.why_method
+
+
+def test_an_exact_way_without_time_gives_way_to_the_greedy_one() -> None:
+    found = allocate(many(4, False), "mip", limit_s=1e-6)
+    assert found.method == "greedy" and "1e-06 s" in found.why_method
