@@ -14,7 +14,7 @@ from tenure.errors import Blocked
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.records import ModelRecord
 
-#: Every gate in the order in which a plan meets it; the last fourteen are those of check_record.
+#: Every gate in the order in which a plan meets it; all after the first two are those of a record.
 GATES = (
     "research_metrics",
     "research_backtest",
@@ -32,6 +32,7 @@ GATES = (
     "spread_examples",
     "backtest",
     "score",
+    "seeds",
 )
 
 

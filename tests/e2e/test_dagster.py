@@ -351,7 +351,7 @@ def check_metadata(instance: dg.DagsterInstance) -> None:
     assert shown["deployment"]["experiment_costs"].records  # type: ignore[attr-defined]
     (row,) = shown["metrics"]["promoted_metric"].records  # type: ignore[attr-defined]
     assert (row.data["seeds"], row.data["difference_to_baseline"]) == (3, 0.0)
-    assert len(shown["pinned_backtest"]["verdicts"].records) == 14  # type: ignore[attr-defined]
+    assert len(shown["pinned_backtest"]["verdicts"].records) == 15  # type: ignore[attr-defined]
 
 
 def test_an_impossible_margin_ends_blocked_and_says_why(

@@ -16,6 +16,7 @@ import pytest
 
 from assets.chain import STAGES, Chain
 from assets.gate_command import answer
+from assets.verdicts import GATES
 from gates.deploy import current
 from gates.verdict import Verdict
 from gates.warrant import make_key
@@ -542,7 +543,7 @@ def test_the_asset_check_says_what_the_command_says(house: House, found: ModelRe
     verdicts = tenure("gate", "check", "plan.yaml", "--json").json["verdicts"]
     shown = checked(house.chain().verdicts())
     assert not shown.passed and shown.description is not None
-    assert isinstance(verdicts, list)
+    assert isinstance(verdicts, list) and [item["gate"] for item in verdicts] == list(GATES[2:])
     assert shown.description == ". ".join(
         f"{item['gate']}: {item['verdict']}: {item['reason']}" for item in verdicts
     )
