@@ -40,8 +40,8 @@ def chaos(folder: Path, server: Seaweed, rounds: int, longest_pause_s: float, se
             finish(project, world.specs)
 
 
-def test_twenty_rounds_of_chaos(tmp_path: Path, server: Seaweed) -> None:
-    chaos(tmp_path, server, 20, longest_pause_s=2.0, seed=1)
+def test_ten_rounds_of_chaos(tmp_path: Path, server: Seaweed) -> None:
+    chaos(tmp_path, server, 10, longest_pause_s=2.0, seed=1)
 
 
 @pytest.mark.soak
