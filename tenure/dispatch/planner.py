@@ -63,6 +63,7 @@ class Planner:
                 view.deadline_s or 0.0,
                 prospects[view.job],
                 self._observatory.left(view.job) is None,
+                view.critical,
             )
             for view in open_ones
         ]

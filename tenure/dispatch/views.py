@@ -49,6 +49,7 @@ class JobView:
     plan: str = ""
     kind: JobKind | None = None  # None: its spec has not been read yet
     cards: int = 1  # that it needs, all of one machine
+    critical: bool = False  # of the second generation: what is to be deployed hangs on it
     work: float | None = None  # FLOPs left, by all its cards together; None: unknown
     witness: Witness | None = None
     etag: str = ""  # of the body that was decided from

@@ -600,6 +600,7 @@ class World:
             plan=m.plan,
             kind=m.spec.kind if m.spec else None,
             cards=m.spec.cards if m.spec else 1,
+            critical=m.spec is not None and m.spec.generation > 1,
             work=shown.work,
             witness=m.witness,
             etag=m.read_etag,

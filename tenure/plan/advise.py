@@ -73,6 +73,7 @@ class Outlook:
     deadline_s: float  # monotonic
     prospects: Sequence[Prospect]  # in the user's order
     guessed: bool = False  # how much is left is not known yet
+    critical: bool = False  # sure rungs come first, whatever the others save
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
     late_s = max(0.0, fastest.takes_s - left_s)
     if now_s >= latest_s:
         return _pressed(job, sure, latest_s, late_s, now_s)
-    order = sorted(job.prospects, key=lambda each: (each.usd, each.takes_s))
+    order = sorted(
+        job.prospects, key=lambda each: (job.critical and not each.sure, each.usd, each.takes_s)
+    )
     held = {
         each.rung: until_s
         for each in order
@@ -160,16 +163,22 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
 def _held(each: Prospect, sure: Prospect, job: Outlook, latest_s: float) -> float:
     """Until when a rung is not used: what a job may cost rises from the cheapest way to the sure one.
 
-    It rises evenly with the time from the enlisting to the last moment, so that a job waits long for
-    a large saving and not at all for a small one.
+    It rises with the square root of the time from the enlisting to the last moment: a job waits long
+    for a large saving, and not at all for a small one.
 
     >>> cheap, sure = Prospect("spot", 36000.0, 0.0, 0.3), Prospect("dear", 36000.0, 0.0, 1.3, sure=True)
     >>> middle = Prospect("middle", 36000.0, 0.0, 0.8)
     >>> job = Outlook("j", 1000.0, 90000.0, (cheap, middle, sure))
     >>> [round(_held(each, sure, job, 41000.0)) for each in job.prospects]
-    [1000, 21000, 41000]
+    [1000, 11000, 41000]
     """
-    on_time = [rung.usd for rung in job.prospects if rung.takes_s <= job.deadline_s - job.since_s]
+    if job.critical and sure.sure and not each.sure:
+        return latest_s
+    on_time = [
+        rung.usd
+        for rung in job.prospects
+        if rung.takes_s <= job.deadline_s - job.since_s and (rung.sure or not job.critical)
+    ]
     least = min(on_time, default=sure.usd)
     span_s, extra = max(0.0, latest_s - job.since_s), each.usd - least
     if extra <= LEAST_SAVING * each.usd:

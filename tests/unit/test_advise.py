@@ -103,6 +103,14 @@ def test_a_rung_that_would_be_late_is_no_reason_to_wait() -> None:
     assert "dear" not in advice.held
 
 
+def test_a_critical_job_goes_to_sure_rungs_the_cheapest_first() -> None:
+    """A pinned retrain: what spot would save is not looked at."""
+    advice = of(replace(outlook(60.0, DEAR, SPOT, MIDDLE), critical=True))
+    assert advice.order == ("middle", "dear", "spot")
+    assert advice.held["spot"] == advice.latest_s and "middle" not in advice.held
+    assert of(replace(outlook(60.0, SPOT), critical=True)).held == {}, "there is no other"
+
+
 def test_of_an_unknown_length_nothing_is_held_for_long() -> None:
     advice = of(replace(outlook(40.0), guessed=True))
     assert advice.held == {"dear": pytest.approx(UNKNOWN_SHARE * 40 * H)}
