@@ -155,7 +155,7 @@ def allocate(scenario: Scenario, method: Method = "auto", limit_s: float = LIMIT
     the least that would have to be given up.
     """
     problem = Problem(scenario)
-    somewhere = (problem.launch_h < inf).any(axis=1).tolist()
+    somewhere = [least < inf for least in problem.launch_h.min(axis=1).tolist()]
     jobs = [j for j, found in enumerate(somewhere) if found]
     stranded = [j for j, found in enumerate(somewhere) if not found]
     for job in stranded:
