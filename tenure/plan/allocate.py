@@ -155,11 +155,11 @@ def allocate(scenario: Scenario, method: Method = "auto", limit_s: float = LIMIT
     the least that would have to be given up.
     """
     problem = Problem(scenario)
-    hours = problem.launch_h
-    stranded = [j for j in range(len(problem.jobs)) if not bool((hours[j] < inf).any())]
+    somewhere = [least < inf for least in problem.launch_h.min(axis=1).tolist()]
+    jobs = [j for j, found in enumerate(somewhere) if found]
+    stranded = [j for j, found in enumerate(somewhere) if not found]
     for job in stranded:
         demand_feasible_alone(problem, job)
-    jobs = [j for j in range(len(problem.jobs)) if j not in set(stranded)]
     count = size(problem)
     exact = method == "mip" or (method == "auto" and count <= MOST_WHOLE)
     why = (

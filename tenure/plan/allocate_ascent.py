@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 500  # jobs whose linear program is solved: some tenths of a second
 #: Steps over all jobs, and how long the first is, in usual prices of an hour: coarse, then fine.
-CLIMBS = ((80, 0.05), (60, 0.015), (40, 0.004))
+CLIMBS = ((60, 0.05), (40, 0.015), (20, 0.004))
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,9 @@ class Floor:
             rung.cards - sum(self.problem.jobs[j].cards for j in jobs),
             (rung.per_launch or rung.cards) - len(jobs),
         )  # fmt: skip
-        if any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
-            return False  # a quota has made it wait
+        waits = len(runs) > 1 or runs[0][0] > at_h  # for its quota
+        if waits and any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
+            return False
         draft.place = self._take_place(runs[-1][1])
         for window, amount in takes:
             self._left[window] -= amount

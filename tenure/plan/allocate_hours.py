@@ -103,12 +103,12 @@ def _within_quota(
 
 
 def _within_budgets(problem: Problem, hours: NDArray[np.float64]) -> None:
-    for r, rung in enumerate(problem.rungs):
-        currency, per_h = rung.price.currency, rung.price.per_h
+    cards = np.array([job.cards for job in problem.jobs])
+    own = {currency for job in problem.jobs for currency in job.budget}
+    for currency in own | set(problem.scenario.budget):
         whole = problem.scenario.budget.get(currency, inf)
-        if not per_h:
-            continue
         most = np.array([min(job.budget.get(currency, inf), whole) for job in problem.jobs])
-        cards = np.array([job.cards for job in problem.jobs])
-        least = hours[:, r] * per_h * cards / rung.cards
-        hours[least > most + _SLACK, r] = inf
+        for r, rung in enumerate(problem.rungs):
+            if rung.price.currency == currency and rung.price.per_h:
+                least = hours[:, r] * rung.price.per_h * cards / rung.cards
+                hours[least > most + _SLACK, r] = inf

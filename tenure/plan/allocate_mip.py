@@ -107,7 +107,8 @@ def solve(
 ) -> Solved | None:
     """The allocation of least dollars that places every job but ``leave``; ``None`` where there is none.
 
-    Without ``must_place`` as many jobs as possible are placed, for the least dollars among those.
+    Without ``must_place`` as many jobs as possible are placed, critical ones before all others, for the
+    least dollars among those.
     A solver that runs out of ``limit_s`` returns what it has, not proved optimal, or raises OutOfTime.
     """
     if must_place:
@@ -118,7 +119,7 @@ def solve(
     few = _Model(problem, leave, may_leave=True).solved(limit_s, count=True)
     if few is None:
         return None
-    left = len(problem.jobs) - len(leave) - sum(len(launch.jobs) for launch in few.launches)
+    left = round(few.objective)
     return _Model(problem, leave, may_leave=True, most_left=left).solved(limit_s) or few
 
 
@@ -148,7 +149,7 @@ class _Model:
         wanted = [j for j in range(len(problem.jobs)) if j not in leave]
         self._left = {j: self._program.column() if may_leave else -1 for j in wanted}
         if most_left is not None:
-            terms = [(column, 1.0) for column in self._left.values()]
+            terms = [(column, self._weight(j)) for j, column in self._left.items()]
             self._program.row(terms, high=float(most_left))
         self._place_each()
         self._budgets()
@@ -300,6 +301,10 @@ class _Model:
                 terms.append((left, 1.0))
             self._program.row(terms, low=1.0, high=1.0)
 
+    def _weight(self, job: int) -> float:
+        """What it counts to leave a job out: one critical job more than all others together."""
+        return 1.0 + len(self._problem.jobs) * self._problem.jobs[job].critical
+
     def _launch_terms(self, on: _OnRung, per_h: float) -> list[tuple[int, float]]:
         return [(on.member[m, m], per_h * float(self._hours[m, on.rung])) for m in on.jobs if per_h]
 
@@ -337,7 +342,7 @@ class _Model:
         cost = np.array(program.cost)
         if count:
             cost = np.zeros(len(cost))
-            cost[list(self._left.values())] = 1.0
+            cost[list(self._left.values())] = [self._weight(j) for j in self._left]
         rows, columns, values = program.at
         matrix = csr_array((values, (rows, columns)), shape=(len(program.row_low), len(cost)))
         answer = milp(

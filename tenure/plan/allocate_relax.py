@@ -156,7 +156,7 @@ def _least_delay(scenario: Scenario, leave: Collection[int], limit_s: float) -> 
     """Hours by which every deadline, and the horizon, would have to be later; rounded up."""
 
     def fits(later_h: float) -> bool:
-        return _tried(Problem(_later(scenario, later_h)), leave, limit_s / 4) is not None
+        return _tried(Problem(_later(scenario, later_h)), leave, limit_s / 10) is not None
 
     longest_h = sum(
         min(

@@ -401,6 +401,18 @@ def test_no_budget_deadline_quota_or_place_is_ever_broken(
     assert not broken(scenario, found)
 
 
+@given(scenario=scenarios())
+@settings(max_examples=60, deadline=None)
+def test_all_hours_at_once_are_those_of_one_at_a_time(scenario: Scenario) -> None:
+    """And what excludes a job in numbers excludes it in words."""
+    problem = Problem(scenario)
+    for j, job in enumerate(scenario.jobs):
+        for r, rung in enumerate(scenario.rungs):
+            why, hours = problem.excluded(j, r), float(problem.launch_h[j, r])
+            assert (why is not None) == (hours == inf), why
+            assert hours == inf or isclose(hours, launch_hours(job, rung), rel_tol=1e-9)
+
+
 def test_the_checker_of_this_file_sees_what_is_broken() -> None:
     """So that the property above can fail: each limit is tightened behind the answer's back."""
     rung = Rung(name="r", price=Price(per_h=1.0), cards=2, concurrency=1, quota=Quota(left=50.0))

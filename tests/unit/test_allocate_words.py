@@ -211,6 +211,19 @@ rungs: [{name: kaggle, price: {currency: hours, per_h: 1}, quota: {left: 11}}]
     assert "there is no room for it beside the others: kaggle would take" in row["reason"]
 
 
+def test_a_critical_job_is_left_out_last(tmp_path: Path) -> None:
+    text = """\
+jobs: [{name: a, hours: 8, critical: true}, {name: b, hours: 4}, {name: c, hours: 4}]
+rungs: [{name: kaggle, price: {currency: hours, per_h: 1}, quota: {left: 9}}]
+"""
+    answer = json.loads(tenure("allocate", written(tmp_path, text), "--json").out)
+    assert [row["job"] for row in answer["assignments"]] == ["a"]
+    either = json.loads(
+        tenure("allocate", written(tmp_path, text.replace("true", "false")), "--json").out
+    )
+    assert [row["job"] for row in either["assignments"]] == ["b", "c"]
+
+
 def test_flops_and_hours_by_rung(tmp_path: Path) -> None:
     text = """\
 jobs: [{name: f, flops: 7.2e18, cards: 2}, {name: h, hours_on: {slow: 7}}]
