@@ -1,4 +1,4 @@
-"""``tenure rehearse lease``: what the lease's K would have been, and cost, on recorded step times."""
+"""``tenure rehearse``: ``spot`` (rehearse_spot), and ``lease``: what the lease's K would have been, and cost, on recorded step times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from tenure.bad_input import did_you_mean, read_text
-from tenure.cli import screen
+from tenure.cli import rehearse_spot, screen
 from tenure.errors import UsageError
 from tenure_protocol.patience import LEAST_K, MOST_K, best_k, check_costs
 from tenure_protocol.ratios import Ratios
@@ -33,6 +33,9 @@ app = typer.Typer(no_args_is_help=True)
 @app.callback()
 def rehearse() -> None:
     """Play a rule on what was recorded."""
+
+
+app.command("spot")(rehearse_spot.spot)
 
 
 @app.command("lease")
