@@ -89,7 +89,7 @@ def read_trace(file: Path) -> Trace:
             raise UsageError(
                 f"{file}: data has a gap at tick {tick}; cut the trace there, or fill it"
             )
-        if not _is_number(count) or count != count or count < 0 or count != int(count):
+        if not _is_number(count) or not (0 <= count < math.inf and count == int(count)):
             raise UsageError(
                 f"{file}: data[{tick}] is {shown(count)}; instances are a whole number, 0 or more"
             )

@@ -166,7 +166,8 @@ class Seat:
     job: Job
     machine: Machine
     per_s: float
-    done_s: float  # when the job would be done here
+    saving_s: float  # of snapshots, if it is done here
+    done_s: float  # when that would be
     leaves_s: float | None = None  # asked to yield: when its last milestone is written
 
 
@@ -271,8 +272,9 @@ class World:
         station = machine.rung.station
         left_s, interval_s = job.left / per_s, job.kind.every / per_s
         saves = max(1, math.ceil(left_s / interval_s - 1e-9))  # one of them at the end
-        done_s = machine.claimed_s + station.load_s + left_s + saves * station.save_s
-        seat = Seat(job, machine, per_s, done_s)
+        saving_s = saves * station.save_s
+        done_s = machine.claimed_s + station.load_s + left_s + saving_s
+        seat = Seat(job, machine, per_s, saving_s, done_s)
         machine.seats.append(seat)
         self.play.parts.wait_s += self.now_s - job.idle_s
         job.seat = seat
@@ -284,9 +286,8 @@ class World:
         if machine.dead or seat not in machine.seats:
             return
         station, parts = machine.rung.station, self.play.parts
-        work_s = job.left / seat.per_s
-        parts.work_s += work_s
-        parts.save_s += seat.done_s - machine.claimed_s - station.load_s - work_s
+        parts.work_s += job.left / seat.per_s
+        parts.save_s += seat.saving_s
         self._note_start(job, machine.claimed_s - machine.launched_s + station.load_s)
         job.left, job.over = 0.0, True
         self.unkeep(job)
