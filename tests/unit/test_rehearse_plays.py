@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenure.dispatch.contract import ALL_KINDS, Capacity
+from tenure.dispatch.decide import JobView, Launch, RungView, Snapshot, decide
 from tenure.errors import UsageError
 from tenure.plan.predict import Overheads, forecast
 from tenure.plan.rehearse import KEPT_BY, Spread, rehearse, relax
-from tenure.plan.rehearse_play import play
+from tenure.plan.rehearse_play import _Stage, play
 from tenure.plan.rehearse_script import (
     Allowance,
     Kind,
@@ -492,3 +494,103 @@ def test_a_play_begins_at_a_tick_that_leaves_its_time() -> None:
     script = Script((kind(5.0, spot=1.0),), (station("spot", trace=trace),), deadline_s=10 * H)
     begins = {Luck(script, 0, number).offset("spot") for number in range(300)}
     assert begins == set(range(21))
+
+
+# --------------------------------------------------------------------- against the dispatcher
+
+
+rungs_drawn = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # slots
+        st.sampled_from([(1, 1), (2, 2), (4, 2)]),  # cards of a machine, jobs on it
+        st.booleans(),  # on demand
+        st.sampled_from([0.0, 0.3, 2.0]),  # price
+        st.sampled_from([None, 0.05, 0.4, 5.0, 60.0]),  # hours left of its quota
+        st.sampled_from([0.5, 1.0, 3.0]),  # speed
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rungs_drawn, st.integers(1, 7), st.sampled_from([1, 2]), st.none() | st.floats(2, 60))
+def test_the_first_round_is_that_of_the_dispatcher(
+    drawn: list[tuple[int, tuple[int, int], bool, float, float | None, float]],
+    count: int,
+    cards: int,
+    due_h: float | None,
+) -> None:
+    """Every launch of a play's first moment is one that :func:`tenure.dispatch.decide.decide` makes, packs too."""
+    stations, quotas, speeds = [], {}, {}
+    for n, (slots, (per_machine, per_launch), sure, price, left_h, speed) in enumerate(drawn):
+        if per_machine < cards:
+            continue
+        name = f"r{n}"
+        if left_h is not None:
+            quotas[name] = Allowance(left_h, 0.0)
+        stations.append(
+            station(
+                name, slots=slots, cards=per_machine, per_launch=per_launch, on_demand=sure,
+                per_h=price, usd_per_h=price, account=name if left_h is not None else "",
+            )
+        )  # fmt: skip
+        speeds[name] = known(speed, 0.9)
+    if not stations:
+        return
+    script = Script(
+        (kind(5.0, **speeds),) * count,
+        tuple(stations),
+        cards,
+        None if due_h is None else due_h * H,
+        quotas=quotas,
+    )
+    played: list[tuple[str, tuple[str, ...]]] = []
+    decided: list[set[tuple[str, tuple[str, ...]]]] = []
+    launched, rounds = World.launch, _Stage._decide
+
+    def watched(world: World, rung: Rung, jobs: Sequence[Job]) -> None:
+        if world.now_s == 0.0:
+            played.append((rung.station.name, tuple(str(job.number) for job in jobs)))
+        launched(world, rung, jobs)
+
+    def first_round(stage: _Stage) -> None:
+        if not decided:
+            decided.append(_by_the_dispatcher(stage))
+        rounds(stage)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "launch", watched)
+        patch.setattr(_Stage, "_decide", first_round)
+        play(script, 0, 0)
+    assert set(played) == decided[0]
+
+
+def _by_the_dispatcher(stage: _Stage) -> set[tuple[str, tuple[str, ...]]]:
+    """What the dispatcher's own decision is, as (rung, jobs of one machine), from the same facts."""
+    script, advice = stage.script, stage._advised()
+    names = tuple(each.name for each in script.stations)
+    views = tuple(
+        JobView(
+            str(job.number), "e", names, order=job.number, kind="train", cards=script.cards,
+            work=job.left, prospects=tuple(stage._prospects(job)), advice=advice.get(str(job.number)),
+        )
+        for job in stage.jobs
+    )  # fmt: skip
+    rungs = {
+        each.name: RungView(
+            each.name,
+            ALL_KINDS,
+            Capacity(each.per_launch, each.slots, 0.0, each.cards, wall_s=each.wall_s),
+            account=each.account or each.name,
+            quota=stage.left(each),
+            start_s=each.start_s,
+        )
+        for each in script.stations
+    }
+    actions = decide(Snapshot(views, (), rungs), 0.0)
+    return {
+        (action.rung, action.pack or (action.job,))
+        for action, _ in actions
+        if isinstance(action, Launch)
+    }
