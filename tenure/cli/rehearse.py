@@ -1,4 +1,4 @@
-"""``tenure rehearse``: ``spot`` (rehearse_spot), and ``lease``: what the lease's K would have been, and cost, on recorded step times."""
+"""``tenure rehearse``: a plan (the default), ``spot``, and ``lease``: what the lease's K would have been, and cost."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import typer
 
 from tenure.bad_input import did_you_mean, read_text
 from tenure.cli import rehearse_spot, screen
+from tenure.cli.rehearse_group import PlanByDefault
+from tenure.cli.rehearse_plan import rehearse_plan
 from tenure.errors import UsageError
 from tenure_protocol.patience import LEAST_K, MOST_K, best_k, check_costs
 from tenure_protocol.ratios import Ratios
@@ -27,12 +29,16 @@ _COLUMNS = ("worker", "gpu", "time", "batch_time_norm")
 SHORTEST_MS, LONGEST_MS = 1e-3, 1e9  # of a step: what lies beyond is no measurement
 _HOUR_S = 3600.0
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=PlanByDefault, no_args_is_help=True)
+app.command("plan")(rehearse_plan)
 
 
 @app.callback()
 def rehearse() -> None:
-    """Play a rule on what was recorded."""
+    """Play a plan before a cent is spent, or a rule on what was recorded.
+
+    `tenure rehearse PLAN.yaml` is short for `tenure rehearse plan PLAN.yaml`.
+    """
 
 
 app.command("spot")(rehearse_spot.spot)
