@@ -50,6 +50,7 @@ CORE = {
     "dispatch": "tenure.cli.dispatch:dispatch",
     "store": "tenure.cli.store:app",
     "costs": "tenure.cli.costs:costs",
+    "forecasts": "tenure.cli.forecasts:forecasts",
     "notify": "tenure.notify.command:notify",
     "doctor": "tenure.cli.doctor:doctor",
     "fingerprint": "tenure.cli.fingerprint:fingerprint",

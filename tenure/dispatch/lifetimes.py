@@ -20,6 +20,7 @@ from tenure_protocol.store.api import Missing, Store, StoreSilent, Written
 
 MOST_ROWS = 300  # of one (runner, card): the newest
 _WRITE_EVERY_S = 300.0
+_READS = 32  # of intents in one look
 _RUNNING = "running"
 Place = tuple[str, str]  # runner, card
 Rows = dict[tuple[str, int], Lifetime]
@@ -42,8 +43,12 @@ class LifetimeBook:
         self._places: dict[Place, _Kept] = {}
         self._keys: dict[str, Place] = {}
         self._written_s = clock.monotonic_s()
-        #: By job: the launches whose end was predicted by this process, and when (monotonic).
-        self._told: dict[str, list[tuple[Place, int, float]]] = {}
+        #: By job, its launches whose prediction has no outcome yet, and where their rows are.
+        self._open: dict[str, dict[int, Place]] = {}
+        #: When (monotonic) those of them were launched that this process has launched.
+        self._made_s: dict[tuple[str, int], float] = {}
+        #: Launches of others whose job has ended, and when (monotonic): their intents tell the rest.
+        self._ended: dict[tuple[Place, str, int], float] = {}
         self.troubles: dict[str, str] = {}
 
     def put(self, place: Place, row: Lifetime) -> None:
@@ -56,23 +61,66 @@ class LifetimeBook:
             kept.rows[row.job, row.launch] = made
             kept.rows = _newest(kept.rows)
             kept.dirty = True
+            self._await(place, made)
 
-    def predicted(self, place: Place, row: Lifetime, quantiles_s: Sequence[float]) -> None:
-        """A launch was made, and its job is said to be done by these times from now (``predict.LEVELS``)."""
+    def _await(self, place: Place, row: Lifetime) -> None:
+        if row.predicted_s is not None and row.took_s is None:
+            self._open.setdefault(row.job, {})[row.launch] = place
+
+    def predicted(
+        self,
+        place: Place,
+        row: Lifetime,
+        quantiles_s: Sequence[float],
+        made_s: float | None = None,
+    ) -> None:
+        """A launch was made, and its job is said to be done within these times (``predict.LEVELS``).
+
+        They count from ``made_s`` (monotonic), when its intent was written; without it, from now.
+        """
+        at_s = self._clock.monotonic_s() if made_s is None else made_s
+        self._made_s[row.job, row.launch] = at_s
         self.put(place, replace(row, predicted_s=tuple(quantiles_s)))
-        told = self._told.setdefault(row.job, [])
-        told.append((place, row.launch, self._clock.monotonic_s()))
 
-    def finished(self, job: str) -> None:
-        """A job ended with a result: every prediction of it that this process made has its outcome."""
-        for place, launch, at_s in self._told.pop(job, []):
-            row = self._places[place].rows.get((job, launch))
-            if row is not None:
-                self.put(place, replace(row, took_s=max(0.0, self._clock.monotonic_s() - at_s)))
+    def finished(self, job: str, ended_s: float | None = None) -> None:
+        """A job ended with a result, now or then (monotonic): what was predicted of it has its outcome.
+
+        At once where this process made the launch; else with :meth:`score`.
+        """
+        at_s = self._clock.monotonic_s() if ended_s is None else ended_s
+        for launch, place in self._open.pop(job, {}).items():
+            made_s = self._made_s.pop((job, launch), None)
+            if made_s is None:
+                self._ended[place, job, launch] = at_s
+            else:
+                self._came(place, job, launch, at_s - made_s)
+
+    def _came(self, place: Place, job: str, launch: int, took_s: float) -> None:
+        row = self._places[place].rows.get((job, launch))
+        if row is not None and row.took_s is None:  # it may be too old to be kept by now
+            self.put(place, replace(row, took_s=max(0.0, took_s)))
+
+    def score(self) -> None:
+        """Fill in the outcomes of launches that another process made and foretold.
+
+        A launch was made when its intent was stored, and both that and the end of its job are ages by the
+        store's own clock: no two clocks are compared. What is left over waits for the next look.
+        """
+        for place, job, launch in list(self._ended)[:_READS]:
+            try:
+                found = self._store.read(keys.intent(job, launch))
+            except StoreSilent as error:
+                self.troubles[keys.LIFETIMES] = str(error)
+                return
+            ended_s = self._ended.pop((place, job, launch))
+            if not isinstance(found, Missing):
+                made_s = self._clock.monotonic_s() - found.age_s
+                self._came(place, job, launch, ended_s - made_s)
 
     def forget(self, job: str) -> None:
         """A job ended without a result: its predictions have no outcome and are not scored."""
-        self._told.pop(job, None)
+        for launch in self._open.pop(job, {}):
+            self._made_s.pop((job, launch), None)
 
     def rows(self) -> list[tuple[Place, Lifetime]]:
         """Every row that is known, by (runner, card), the oldest first."""
@@ -137,6 +185,8 @@ class LifetimeBook:
         merged = merge(stored.rows, kept.rows.values())
         kept.dirty = kept.dirty or list(merged.values()) != list(stored.rows)
         kept.rows = merged
+        for row in merged.values():
+            self._await(place, row)
 
 
 def merge(one: Iterable[Lifetime], other: Iterable[Lifetime]) -> Rows:

@@ -470,6 +470,8 @@ class Dispatcher:
         for each, bill in made:
             each.memory.rejected.pop(rung.name, None)
             self._keep_receipt(bill, receipt, together)
+            now_s = self._clock.monotonic_s()
+            self._sight.foreteller.launched(each.spec, each.launch, rung, bill.since_s, now_s)
         return unmade
 
     def _job(self, each: _Reserved, bill: Bill, rung: Rung) -> Job:

@@ -195,6 +195,7 @@ class Observatory:
             assert memory.witness is not None
             self._follow(memory, memory.witness, now_s)
         self._read_manifests(now_s)
+        self.lifetimes.score()
         due = self._read_s is None or now_s - self._read_s >= _READ_EVERY_S
         if due and (self._wanted or any(map(_is_to_be_launched, followed))):
             first, self._read_s, self._wanted = self._read_s is None, now_s, False
@@ -207,9 +208,9 @@ class Observatory:
         if track is not None and track.launch != launch:
             self._end(track, _end_word(track, w), now_s)
             track = None
-        if w.phase == "finished":
-            self.lifetimes.finished(memory.job)
-        elif w.phase == "cancelled":
+        if w.phase == "finished" and w.exit_code == 0:
+            self.lifetimes.finished(memory.job, now_s - memory.age_s)
+        elif w.phase in FINAL:
             self.lifetimes.forget(memory.job)
         if w.phase in FINAL or w.phase in ("released", "revoked"):
             if track is not None:
@@ -301,8 +302,10 @@ class Observatory:
             return
         each, work = m.flops_per_step or 1.0, work_of(spec, m)
         steps = max(0, m.steps_total - m.step)
-        self._left[job] = WorkLeft(work, m.dtype, steps * each, steps / max(1, m.steps_total))
-        self._whole[work_of(spec, None)] = WorkLeft(work, m.dtype, m.steps_total * each, 1.0)
+        share = steps / max(1, m.steps_total)
+        self._left[job] = WorkLeft(work, m.dtype, steps * each, share, each)
+        whole = WorkLeft(work, m.dtype, m.steps_total * each, 1.0, each)
+        self._whole[work_of(spec, None)] = whole
 
     def _find_beginning(self, track: _Track, now_s: float) -> None:
         """When a launch was announced that began before this dispatcher, by the age of its intent."""
@@ -548,6 +551,11 @@ class Observatory:
         spec = self._world.jobs[job].spec
         told = self._left.get(job)
         return told or (self._whole.get(work_of(spec, None)) if spec else None)
+
+    def milestone_work(self, job: str, left: WorkLeft) -> float | None:
+        """The work between two milestones of a job that has so much left; ``None`` without its spec."""
+        spec = self._world.jobs[job].spec
+        return spec.milestone_every * left.per_step if spec else None
 
     def expected(self, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
         """Speed in steps and useful share that such work is expected to have on a rung.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 
 from tenure.dispatch import quality
-from tenure.dispatch.foresight import Foresight
+from tenure.dispatch.foretell import Foreseen
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quality import takes_s
@@ -22,10 +22,8 @@ from tenure.plan.survival import Curve
 from tenure_protocol.peaks import known_peak
 from tenure_protocol.records import FINAL
 
-#: A market changes slowly against a round.
-_CURVES_EVERY_S = 600.0
 ON_DEMAND = "on_demand"
-#: Of a machine until milestones of such work were seen.
+#: Of a job whose length nobody has told.
 UNKNOWN_MILESTONE_S = 1800.0
 #: Of the time that a job has, what it is taken to need while nobody has told how long it is.
 GUESSED_SHARE = 0.125
@@ -39,13 +37,13 @@ class Planner:
         rungs: Mapping[str, Rung],
         observatory: Observatory,
         rates: Mapping[str, float],
+        foreseen: Foreseen,
     ) -> None:
         """``rates``: what one unit of a currency other than dollars is worth; 0 where not named."""
         self._rungs = rungs
         self._observatory = observatory
         self.rates = dict(rates)
-        self._curves: dict[str, Curve] = {}  # by rung
-        self._drawn_s = 0.0
+        self._foreseen = foreseen
 
     def advised(
         self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
@@ -54,7 +52,7 @@ class Planner:
         open_ones = [view for view in views if view.deadline_s is not None and not _over(view)]
         if not open_ones:
             return tuple(views)
-        self._look_at_lives(now_s)
+        self._foreseen.at(now_s)
         prospects = {view.job: self._prospects(view, seen) for view in open_ones}
         outlooks = [
             Outlook(
@@ -79,25 +77,11 @@ class Planner:
         self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
     ) -> dict[str, list[Prospect]]:
         """What each rung is expected to do with each open job whose length is known; by job."""
-        self._look_at_lives(now_s)
+        self._foreseen.at(now_s)
         return {
             view.job: self._prospects(view, seen)
             for view in views
             if not _over(view) and self._observatory.left(view.job) is not None
-        }
-
-    def _look_at_lives(self, now_s: float) -> None:
-        """Draw the survival curves anew, where that is due."""
-        if self._curves and now_s - self._drawn_s < _CURVES_EVERY_S:
-            return
-        seen = Foresight(self._observatory.rows(), self._observatory.lifetimes.rows())
-        like: dict[str, list[str]] = {}
-        for name, rung in self._rungs.items():
-            like.setdefault(rung.price_class, []).append(name)
-        self._drawn_s = now_s
-        self._curves = {
-            name: seen.curve(name, rung.capacity.wall_s, like[rung.price_class])
-            for name, rung in self._rungs.items()
         }
 
     def _prospects(self, view: JobView, seen: Mapping[str, RungView]) -> list[Prospect]:
@@ -110,25 +94,39 @@ class Planner:
             and view.kind in seen[name].kinds
         ]
         left = self._observatory.left(view.job)
-        speeds = self._speeds(left, usable) if left else _guessed(view, usable)
+        times = self._times(view.job, left, usable) if left else _guessed(view, usable)
         return [
-            self._prospect(rung, now, run_s, _age_s(view, rung.name))
-            for (rung, now), run_s in zip(usable, speeds, strict=True)
-            if run_s is not None
+            self._prospect(rung, now, *each, _age_s(view, rung.name))
+            for (rung, now), each in zip(usable, times, strict=True)
+            if each is not None
         ]
 
-    def _speeds(
-        self, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
-    ) -> list[float | None]:
-        """How long what is left takes on each rung; ``None`` where nobody can say."""
-        found = [self._observatory.expected(left, rung) for rung, _ in usable]
-        return [each and takes_s(left.amount, *each) for each in found]
+    def _times(
+        self, job: str, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
+    ) -> list[tuple[float, float] | None]:
+        """How long what is left takes on each rung, and what lies between two milestones.
 
-    def _prospect(self, rung: Rung, now: RungView, run_s: float, age_s: float) -> Prospect:
+        ``None`` where nobody can say.
+        """
+        between = self._observatory.milestone_work(job, left)
+        found = [self._observatory.expected(left, rung) for rung, _ in usable]
+        return [
+            each
+            and (
+                takes_s(left.amount, *each),
+                UNKNOWN_MILESTONE_S if between is None else takes_s(between, *each),
+            )
+            for each in found
+        ]
+
+    def _prospect(
+        self, rung: Rung, now: RungView, run_s: float, milestone_s: float, age_s: float
+    ) -> Prospect:
         start_s = now.start_s or quality.UNKNOWN_START_S
-        death_per_h = loss_per_h(self._curves[rung.name], age_s, run_s)
-        if rung.capacity.wall_s:  # it goes on after each with another start
-            run_s += int(run_s / rung.capacity.wall_s) * start_s
+        curve = self._foreseen.curve(rung.name)
+        death_per_h = loss_per_h(curve, age_s, run_s)
+        if curve.wall_s:  # it goes on after each with another start
+            run_s += int(run_s / curve.wall_s) * start_s
         # Nobody knows when credits end that no platform tells: they are used, and not counted on.
         paid = rung.price is None or rung.price.currency == "usd"
         lasts = paid if now.quota is None else now.quota.hours * 3600.0 >= run_s
@@ -138,7 +136,7 @@ class Planner:
             start_s,
             self._usd_per_h(rung),
             death_per_h,
-            UNKNOWN_MILESTONE_S,
+            milestone_s,
             rung.price_class == ON_DEMAND and lasts,
             max(1, rung.capacity.launches),
         )
@@ -179,7 +177,9 @@ def _age_s(view: JobView, rung: str) -> float:
     return max(0.0, pace.paid_s - pace.start_s) if pace and pace.rung == rung else 0.0
 
 
-def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[float | None]:
+def _guessed(
+    view: JobView, usable: Sequence[tuple[Rung, RungView]]
+) -> list[tuple[float, float] | None]:
     """How long a job of unknown length takes on each rung: an eighth of its time on the middle one.
 
     By the peaks of the cards, in the first format in which most of them have one; a card without one
@@ -192,7 +192,10 @@ def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[flo
     peaks = [each.flops_per_s for each in known if each]
     middle = median(peaks) if peaks else 1.0
     whole_s = GUESSED_SHARE * ((view.deadline_s or 0.0) - view.since_s)
-    return [whole_s * (middle / each.flops_per_s if each else 1.0) for each in known]
+    return [
+        (whole_s * (middle / each.flops_per_s if each else 1.0), UNKNOWN_MILESTONE_S)
+        for each in known
+    ]
 
 
 def _over(view: JobView) -> bool:

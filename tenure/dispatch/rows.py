@@ -29,6 +29,7 @@ class WorkLeft:
     dtype: str | None
     amount: float
     share: float  # of the whole
+    per_step: float = 1.0
 
 
 def work_of(spec: JobSpec, manifest: Manifest | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tenure.dispatch.contract import ALL_KINDS
 from tenure.dispatch.decide import RungView, Snapshot
+from tenure.dispatch.foretell import Foreseen, Foreteller
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.planner import Planner
@@ -40,7 +41,9 @@ class Sight:
         self.spending = Spending(store, rungs, clock, self.world)
         self.quotas = QuotaBook(list(rungs.values()), clock)
         self._plans = plans
-        self._planner = Planner(rungs, self.observatory, rates)
+        foreseen = Foreseen(rungs, self.observatory)
+        self._planner = Planner(rungs, self.observatory, rates, foreseen)
+        self.foreteller = Foreteller(self.observatory, foreseen)
 
     def observe(self) -> None:
         """Look at everything once. Raises nothing for a silent store or platform."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = NDArray[np.float64]
+    Indices = NDArray[np.intp]
 
 DRAWS = 1_000
 #: A job that is not done after so long, or so many machines, is said never to be.
@@ -128,6 +129,7 @@ def forecast(
     running: Running | None = None,
     draws: int = DRAWS,
     seed: int = 0,
+    most_lives: int = MOST_LIVES,
 ) -> Forecast:
     """Play what is left of a job ``draws`` times. ``left`` is work that no milestone holds, in units.
 
@@ -152,11 +154,12 @@ def forecast(
     rng = np.random.default_rng(seed)
     play = _Play(draws, overheads, curve)
     play.need(left / _speeds(throughput, cards, draws, rng))
-    for number in range(MOST_LIVES):
+    delays = np.asarray(overheads.starts_s)
+    for number in range(most_lives):
         if not play.open.any():
             break
         gone = rng.standard_exponential(draws)
-        starts = np.asarray(overheads.starts_s)[rng.integers(0, len(overheads.starts_s), draws)]
+        starts = delays[rng.integers(0, len(delays), draws)]
         play.live(gone, starts, running if number == 0 else None)
     return play.result(throughput)
 
@@ -164,14 +167,14 @@ def forecast(
 def _speeds(throughput: Throughput, cards: int, draws: int, rng: np.random.Generator) -> Values:
     """Units of work per second of each draw: one machine's, every part of the law hit evenly."""
     import numpy as np
-    from scipy import stats
+    from scipy import special
 
     scale = throughput.log_sd(cards)
     middle = math.log(throughput.per_s(cards))
     if scale == 0.0:
         return np.full(draws, math.exp(middle))
     strata = (rng.permutation(draws) + 0.5) / draws
-    return np.exp(middle + scale * np.asarray(stats.t.ppf(strata, throughput.freedom)))
+    return np.exp(middle + scale * np.asarray(special.stdtrit(throughput.freedom, strata)))
 
 
 class _Play:
@@ -199,46 +202,42 @@ class _Play:
         """One machine for each draw that still has work, from its launch to its end or the job's."""
         import numpy as np
 
-        o = self._o
+        o, open_ones = self._o, np.flatnonzero(self.open)
         if running is None:
-            start, load, begun, age = starts, o.load_s, 0.0, 0.0
+            start, load, begun, age = starts[open_ones], o.load_s, 0.0, 0.0
         else:
             # a machine that loads still is loaded after load_s of age
-            start, load = np.zeros(len(gone)), max(0.0, o.load_s - running.age_s)
+            start, load = np.zeros(len(open_ones)), max(0.0, o.load_s - running.age_s)
             begun, age = running.unsaved_s, running.age_s
+        left = self._left[open_ones]
         reached = 0.0 if running is None else self._curve.fallen(age)
-        life = np.maximum(self._curve.ages_s(reached + gone) - age, 0.0)
+        life = np.maximum(self._curve.ages_s(reached + gone[open_ones]) - age, 0.0)
         usable = life - load
-        whole = np.minimum(min(begun, o.interval_s), self._left)
-        saves = np.maximum(np.ceil(self._left / o.interval_s), 1.0)  # one of them at the end
-        need = self._left - whole + saves * o.save_s
-        ends = self.open & (usable >= need)
-        lost = self.open & ~ends
-        self._end(ends, start, load, need, saves * o.save_s, running)
-        self._lose(lost, start, load, life, whole, running)
-        self.open = lost & (self._clock < HORIZON_S)
-        self._clock[lost & ~self.open] = math.inf
+        whole = np.minimum(min(begun, o.interval_s), left)
+        saving = np.maximum(np.ceil(left / o.interval_s), 1.0) * o.save_s  # one of them at the end
+        need = left - whole + saving
+        ends = usable >= need
+        self._end(open_ones[ends], (start + load)[ends], need[ends], saving[ends], running)
+        if not ends.all():
+            lost = ~ends
+            self._lose(open_ones[lost], start[lost], load, life[lost], whole[lost], running)
+        self.open[open_ones] = ~ends & (self._clock[open_ones] < HORIZON_S)
+        self._clock[open_ones[~ends & ~self.open[open_ones]]] = math.inf
 
     def _end(
-        self,
-        which: NDArray[np.bool_],
-        start: Values,
-        load: float,
-        need: Values,
-        saving: Values,
-        running: Running | None,
+        self, which: Indices, begin: Values, need: Values, saving: Values, running: Running | None
     ) -> None:
-        took = (start + load + need)[which]
+        took = begin + need
         self._clock[which] += took
         self._paid[which] += took
         self._lives[which] += 1
-        self._parts["save"][which] += saving[which]
-        self._note_start(which, start + load, running)
+        self._parts["save"][which] += saving
+        self._note_start(which, begin, running)
         self._left[which] = 0.0
 
     def _lose(
         self,
-        which: NDArray[np.bool_],
+        which: Indices,
         start: Values,
         load: float,
         life: Values,
@@ -248,31 +247,34 @@ class _Play:
         import numpy as np
 
         o = self._o
-        usable = np.maximum(life - load, 0.0)
+        left, usable = self._left[which], np.maximum(life - load, 0.0)
         wall = self._curve.wall_s
         age = running.age_s if running else 0.0
         told = np.full(len(life), o.notice_s >= o.save_s and o.notice_s > 0)
         if wall is not None:
             told |= life + age >= wall * (1 - 1e-12)
         kept, done, saved_s = _progress(usable, begun, o.interval_s, o.save_s)
-        last, last_s = _progress_last(usable, begun, o.interval_s, o.save_s)
-        saved_s = np.where(told, last_s, saved_s + np.maximum(done - self._left, 0.0))
-        kept = np.minimum(np.where(told, last, kept), self._left)
-        silent = np.where(told, 0.0, o.silence_s)
-        self._clock[which] += (start + life + silent)[which]
-        self._paid[which] += (start + life + silent)[which]
+        saved_s = saved_s + np.maximum(done - left, 0.0)
+        silent = np.full(len(life), o.silence_s)
+        if told.any():
+            last, last_s = _progress_last(usable, begun, o.interval_s, o.save_s)
+            kept, saved_s = np.where(told, last, kept), np.where(told, last_s, saved_s)
+            silent[told] = 0.0
+        kept = np.minimum(kept, left)
+        took = start + life + silent
+        self._clock[which] += took
+        self._paid[which] += took
         self._lives[which] += 1
-        self._parts["save"][which] += saved_s[which]
-        self._parts["twice"][which] += np.maximum(usable + begun - kept - saved_s, 0.0)[which]
-        self._parts["again"][which] += silent[which]
+        self._parts["save"][which] += saved_s
+        self._parts["twice"][which] += np.maximum(usable + begun - kept - saved_s, 0.0)
+        self._parts["again"][which] += silent
         self._note_start(which, start + np.minimum(load, life), running)
-        self._left[which] -= kept[which]
+        self._left[which] = left - kept
 
-    def _note_start(self, which: NDArray[np.bool_], took: Values, running: Running | None) -> None:
-        first = which & (self._lives == 1) if running is None else which & False
-        self._parts["start"][first] += took[first]
-        again = which & ~first
-        self._parts["again"][again] += took[again]
+    def _note_start(self, which: Indices, took: Values, running: Running | None) -> None:
+        """All draws that are open have had equally many machines: the first one's start is the job's own."""
+        first = running is None and len(which) > 0 and self._lives[which[0]] == 1
+        self._parts["start" if first else "again"][which] += took
 
     def result(self, throughput: Throughput) -> Forecast:
         """What all draws came to."""
@@ -280,10 +282,8 @@ class _Play:
 
         self._clock[self.open] = math.inf
         ended = np.isfinite(self._clock)
-        mean = {
-            name: float(part[ended].mean()) if ended.any() else 0.0
-            for name, part in self._parts.items()
-        }
+        number = max(int(ended.sum()), 1)
+        mean = {name: float(part[ended].sum()) / number for name, part in self._parts.items()}
         phases = Phases(
             mean["work"] or 1e-9,
             start_s=mean["start"],
@@ -419,7 +419,7 @@ def _calibrated(count: int, coverage: float, half: float) -> str:
     error = 2 * math.sqrt(0.8 * 0.2 / count)  # two standard errors of a share of 0.8
     late = 2 * math.sqrt(0.25 / count)
     if coverage < 0.8 - error:
-        said += ", fewer than the 80 % that they promise"
+        said += ", fewer than the 80 % that they promise: they are too narrow"
     elif coverage > 0.8 + error:
         said += ", more than the 80 % that they promise: they are too wide"
     else:

@@ -100,6 +100,13 @@ class Curve:
         return np.array(self.knots_s), np.array(self.rates_per_s), np.array(self._fallen[1])
 
     @functools.cached_property
+    def _before(self) -> NDArray[np.float64]:
+        """-log S before the jump at each knot."""
+        import numpy as np
+
+        return np.array(self._fallen[0])
+
+    @functools.cached_property
     def mean_s(self) -> float:
         """E[life] of a new machine; infinite where nothing ends it."""
         return self.remaining_s()
@@ -273,13 +280,10 @@ class Curve:
         """
         import numpy as np
 
-        before, after = self._fallen
-        levels = np.array([each for pair in zip(before, after, strict=True) for each in pair])
-        ages = np.repeat(np.array(self.knots_s), 2)
-        rate = max(self.rates_per_s[-1], 1e-18)
-        inside = np.interp(fallen, levels, ages)
-        beyond = self.knots_s[-1] + (fallen - after[-1]) / rate
-        found = np.where(fallen > after[-1], beyond, inside)
+        knots, rates, after = self._arrays
+        at = np.searchsorted(self._before, fallen, side="right") - 1
+        past = np.maximum(fallen - after[at], 0.0)  # 0 inside a jump
+        found = knots[at] + past / np.maximum(rates[at], 1e-18)
         return np.minimum(found, np.inf if self.wall_s is None else self.wall_s)
 
 
