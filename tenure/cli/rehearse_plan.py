@@ -76,7 +76,7 @@ def rehearse_plan(
             SYSTEM,
             hints,
             traces,
-            place.settings.planner.usd_per,
+            place.settings.planner.rates,
             retrain,
         )
     planned = asked.deadline_h is not None and place.settings.planner.enabled

@@ -17,7 +17,7 @@ from tenure.dispatch.foresight import UNKNOWN_START_S, Foresight, Place
 from tenure.dispatch.history import read_observations
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.lifetimes import LifetimeBook
-from tenure.dispatch.observations import FLOPS_OF, believable, peak_ratio, work_of
+from tenure.dispatch.rows import FLOPS_OF, believable, peak_ratio, work_of
 from tenure.errors import UsageError
 from tenure.plan import throughput
 from tenure.plan.file import Plan
@@ -89,7 +89,7 @@ def prepare(
     clock: Clock,
     hints: Hints,
     traces: Mapping[str, Trace],
-    usd_per: Mapping[str, float],
+    rates: Mapping[str, float],
     retrain: bool = False,
 ) -> Prepared:
     """The script of a plan. ``rungs`` are those of its ladder.
@@ -109,7 +109,7 @@ def prepare(
         raise UsageError(_no_rung(plan, barred))
     quotas, draws = _quotas(usable, clock, assumed)
     stations = [
-        known.station(each, traces.get(each.name), draws.get(each.name), usd_per, plan, assumed)
+        known.station(each, traces.get(each.name), draws.get(each.name), rates, plan, assumed)
         for each in usable
     ]
     script = Script(
@@ -203,7 +203,7 @@ class _Known:
         rung: Rung,
         trace: Trace | None,
         draws_per_h: float | None,
-        usd_per: Mapping[str, float],
+        rates: Mapping[str, float],
         plan: Plan,
         assumed: list[str],
     ) -> Station:
@@ -226,7 +226,7 @@ class _Known:
             self._death_per_h(name, trace),
             currency,
             per_h,
-            per_h * (1.0 if currency == "usd" else usd_per.get(currency, 0.0)),
+            per_h * (1.0 if currency == "usd" else rates.get(currency, 0.0)),
             rung.price_class == "on_demand",
             sight.load_s(name),
             sight.save_s(name),
