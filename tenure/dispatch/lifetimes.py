@@ -119,11 +119,13 @@ class LifetimeBook:
         store's own clock: no two clocks are compared. What is left over waits for the next look.
         """
         for place, job, launch in list(self._ended)[:_READS]:
+            key = keys.intent(job, launch)
             try:
-                found = self._store.read(keys.intent(job, launch))
+                found = self._store.read(key)
             except StoreSilent as error:
-                self.troubles[keys.LIFETIMES] = str(error)
+                self.troubles[key] = str(error)
                 return
+            self.troubles.pop(key, None)
             ended_s = self._ended.pop((place, job, launch))
             if not isinstance(found, Missing):
                 made_s = self._clock.monotonic_s() - found.age_s
