@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
+from tenure.dispatch.rows import encode_with_rows
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, encode
 from tenure_protocol.lease import keys
@@ -31,6 +32,16 @@ class _Kept:
     rows: Rows = field(default_factory=dict)
     etag: str = ""
     dirty: bool = False
+    #: Rows as they were last encoded: of hundreds, a few have changed when they are written again.
+    encoded: dict[tuple[str, int], tuple[Lifetime, bytes]] = field(default_factory=dict)
+
+    def encode_rows(self) -> list[bytes]:
+        """The rows in canonical JSON, in their order."""
+        before, self.encoded = self.encoded, {}
+        for key, row in self.rows.items():
+            known = before.get(key)
+            self.encoded[key] = known if known and known[0] is row else (row, encode(row))
+        return [body for _, body in self.encoded.values()]
 
 
 class LifetimeBook:
@@ -80,7 +91,8 @@ class LifetimeBook:
         """
         at_s = self._clock.monotonic_s() if made_s is None else made_s
         self._made_s[row.job, row.launch] = at_s
-        self.put(place, replace(row, predicted_s=tuple(quantiles_s)))
+        told_s = tuple(round(each, 1) for each in quantiles_s)  # they are written again and again
+        self.put(place, replace(row, predicted_s=told_s))
 
     def finished(self, job: str, ended_s: float | None = None) -> None:
         """A job ended with a result, now or then (monotonic): what was predicted of it has its outcome.
@@ -107,11 +119,13 @@ class LifetimeBook:
         store's own clock: no two clocks are compared. What is left over waits for the next look.
         """
         for place, job, launch in list(self._ended)[:_READS]:
+            key = keys.intent(job, launch)
             try:
-                found = self._store.read(keys.intent(job, launch))
+                found = self._store.read(key)
             except StoreSilent as error:
-                self.troubles[keys.LIFETIMES] = str(error)
+                self.troubles[key] = str(error)
                 return
+            self.troubles.pop(key, None)
             ended_s = self._ended.pop((place, job, launch))
             if not isinstance(found, Missing):
                 made_s = self._clock.monotonic_s() - found.age_s
@@ -140,8 +154,8 @@ class LifetimeBook:
 
     def _write(self, place: Place, kept: _Kept) -> None:
         key = keys.lifetimes(*place)
-        record = Lifetimes(*place, self._name, tuple(kept.rows.values()), self._clock.nonce())
-        body = encode(record)
+        frame = Lifetimes(*place, self._name, (), self._clock.nonce())
+        body = encode_with_rows(frame, kept.encode_rows())
         outcome = (
             self._store.replace(key, body, kept.etag)
             if kept.etag

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tenure_protocol import peaks
 from tenure_protocol.codec import canonical, encode, short_id
 from tenure_protocol.ratios import MOST_STEPS, Ratios
-from tenure_protocol.records import JobSpec, Manifest, Observation, Observations
+from tenure_protocol.records import JobSpec, Lifetimes, Manifest, Observation, Observations
 from tenure_protocol.work import DTYPES
 
 MOST_ROWS = 300  # of one (runner, card): the newest
@@ -123,7 +123,7 @@ def _possible(m: Manifest) -> bool:
 _NO_ROWS = b'"rows":[]'
 
 
-def encode_with_rows(frame: Observations, rows: Iterable[bytes]) -> bytes:
+def encode_with_rows(frame: Observations | Lifetimes, rows: Iterable[bytes]) -> bytes:
     """What :func:`encode` gives for ``frame`` with these rows, which are in canonical JSON themselves.
 
     No string can hold what stands for no rows: a quotation mark in one is written with a backslash.

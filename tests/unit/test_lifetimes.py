@@ -50,7 +50,8 @@ def stored(store: Store) -> dict[str, Lifetime]:
     for entry in store.list(keys.LIFETIMES):
         body = store.read(entry.key)
         assert isinstance(body, Found)
-        found |= {row.job: row for row in load(Lifetimes, body.body, entry.key).rows}
+        rows = load(Lifetimes, body.body, entry.key).rows
+        found |= {row.job: row for row in rows if row.launch == 1}
     return found
 
 

@@ -11,7 +11,7 @@ from tenure.dispatch import decide
 from tenure.dispatch.history import read_history
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
-from tenure.dispatch.planner import GUESSED_SHARE
+from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S
 from tenure.dispatch.views import JobView
 from tenure.plan.advise import UNKNOWN_SHARE
 from tenure.plan.enlist import enlist
@@ -142,3 +142,19 @@ def test_why_has_the_planners_numbers(clock: FakeClock) -> None:
     shop.tick()
     late = numbers_of(shop.dispatcher, shop.view(1), grounds, clock)["deadline"]
     assert isinstance(late, dict) and late["due_s"] < 0 < late["late_s"]
+
+
+def test_what_a_lost_machine_undoes_is_counted_by_the_milestones_of_such_work(
+    clock: FakeClock,
+) -> None:
+    shop = Shop(clock)
+    shop.tick()
+    assert {each.milestone_s for each in shop.view().prospects} == {UNKNOWN_MILESTONE_S}
+    shop = Shop(clock)
+    trained(shop)
+    for number in (0, 1):  # of its like too
+        spot = next(each for each in shop.view(number).prospects if each.rung == "spot")
+        assert spot.milestone_s == pytest.approx(100 * 2.0, rel=0.01), "100 steps of two seconds"
+        fast = next(each for each in shop.view(number).prospects if each.rung == "demand")
+        ratio = fast.run_s / spot.run_s
+        assert fast.milestone_s == pytest.approx(spot.milestone_s * ratio)
