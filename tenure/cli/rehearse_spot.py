@@ -92,7 +92,9 @@ def _terms(task_h: float, deadline_h: float, overhead_h: float, sure: float, che
         ("--on-demand", sure),
         ("--spot", cheap),
     ):
-        least = "more than 0" if option in ("--task-h", "--deadline-h", "--on-demand") else "0 or more"
+        least = (
+            "more than 0" if option in ("--task-h", "--deadline-h", "--on-demand") else "0 or more"
+        )
         if not math.isfinite(value) or value < 0 or (value == 0 and least == "more than 0"):
             raise UsageError(f"{option} is {value:g}; it must be a finite number, {least}")
     slack_h = deadline_h - task_h

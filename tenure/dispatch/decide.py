@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tenure.dispatch.packing import Filling
-from tenure.dispatch.quality import Leave, Option, Pace, judge
+from tenure.dispatch.quality import LEAST_STEPS, Leave, Option, Pace, judge
 from tenure.dispatch.quota import ends_in_s, past_quota, past_wall, span
 from tenure.dispatch.views import Action as Action
 from tenure.dispatch.views import AskToYield as AskToYield
@@ -149,7 +149,8 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
 
     if view.advice and (moved := _hurried(view, pace, this)):
         this.filling[moved.rung].keep()
-        return AskToYield(view.job, moved.rung), f"{reason}; {moved.reason}"
+        # A rung on which it was late is passed over for a while, as a slow one is.
+        return AskToYield(view.job, moved.rung, moved.late), f"{reason}; {moved.reason}"
     ladder = _ladder(view)
     place = ladder.index(pace.rung)
     if view.advice and view.advice.pressed(this.now_s):  # from now on it is moved for no saving
@@ -172,6 +173,8 @@ def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
     here = next((each for each in view.prospects if each.rung == pace.rung), None)
     if view.advice is None or view.deadline_s is None or here is None:
         return None
+    if pace.steps < LEAST_STEPS:
+        return None  # nobody knows yet how fast its machine is
     left_s = pace.left_s
     here = replace(here, start_s=0.0, run_s=here.run_s if left_s is None else left_s)
     others = [
@@ -179,7 +182,9 @@ def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
         for each in view.prospects
         if each.rung != pace.rung and _can_be_had(view, each.rung, each.takes_s, this)
     ]
-    return hurry(view.advice, here, others, view.deadline_s, this.now_s)
+    if view.critical and here.sure:
+        others = [each for each in others if each.sure]
+    return hurry(view.advice, here, others, view.deadline_s, this.now_s, view.moves)
 
 
 def _ladder(view: JobView) -> tuple[str, ...]:
@@ -196,7 +201,7 @@ def _can_be_had(view: JobView, name: str, takes_s: float, this: _Round) -> bool:
     return (
         rung is not None
         and not this.snapshot.unseen
-        and not _excluded(view, name, this.snapshot)
+        and not excluded(view, name, this.snapshot)
         and rung.parked_until_s <= this.now_s
         and view.left.get(name, 0.0) <= this.now_s
         and not _missed(view, name)
@@ -403,20 +408,20 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
         return f"{view.unclaimed} launches in a row never claimed it{last}"
     if any(name not in snapshot.rungs for name in view.rungs):
         return None  # a dispatcher that has those rungs may still run it
-    excluded = {name: _excluded(view, name, snapshot) for name in view.rungs}
-    if all(excluded.values()):
-        reasons = "; ".join(f"{name}: {why}" for name, why in excluded.items())
+    out = {name: excluded(view, name, snapshot) for name in view.rungs}
+    if all(out.values()):
+        reasons = "; ".join(f"{name}: {why}" for name, why in out.items())
         return f"no allowed rung ({reasons or 'its plan names none'})"
     return None
 
 
 def _untried(view: JobView, tried: Collection[str], snapshot: Snapshot) -> list[str]:
     """The rungs that may be good where those tried were not, if there are several to choose from."""
-    usable = [name for name in view.rungs if not _excluded(view, name, snapshot)]
+    usable = [name for name in view.rungs if not excluded(view, name, snapshot)]
     return [name for name in usable if name not in tried] if len(usable) > 1 else []
 
 
-def _excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
+def excluded(view: JobView, name: str, snapshot: Snapshot) -> str | None:
     """Why a job can never run on a rung, or ``None``."""
     rung = snapshot.rungs.get(name)
     if rung is None:
@@ -448,7 +453,7 @@ def _rung(view: JobView, this: _Round) -> tuple[str | None, str, _Missing]:
     waits: list[str] = []
     missing: _Missing = ""
     for name in view.rungs:
-        if why := _excluded(view, name, snapshot):
+        if why := excluded(view, name, snapshot):
             waits.append(f"rung {name} is out: {why}")
         else:
             usable.append(name)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from tenure.dispatch.rows import MOST_SECONDS
 from tenure.plan import survival, throughput
 from tenure.plan.predict import Overheads
 from tenure.plan.survival import Curve, Life
@@ -42,7 +43,11 @@ class Foresight:
 
     def lives(self, rung: str, wall_s: float | None = None) -> list[Life]:
         """How long the newest machines of a rung lasted; unclaimed ones had no life."""
-        rows = [row for _, row in self.lifetimes if row.rung == rung and row.held_s is not None]
+        rows = [
+            row
+            for _, row in self.lifetimes
+            if row.rung == rung and row.held_s is not None and row.held_s <= MOST_SECONDS
+        ]
         return [life(row, wall_s) for row in rows[-NEWEST:]]
 
     def curve(self, rung: str, wall_s: float | None = None, like: Iterable[str] = ()) -> Curve:

@@ -64,7 +64,7 @@ class Foreseen:
 
     def _wall_s(self, rung: Rung) -> float | None:
         """A machine's wall counts from its launch, and a life from the claim."""
-        if rung.capacity.wall_s is None:
+        if rung.capacity.wall_s is None or rung.capacity.wall_s <= 0:
             return None
         start_s = self._observatory.start_s(rung.name)
         start_s = quality.UNKNOWN_START_S if start_s is None else start_s

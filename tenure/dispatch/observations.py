@@ -17,6 +17,7 @@ from statistics import median
 
 from tenure.dispatch import quality
 from tenure.dispatch.ladder import Rung
+from tenure.dispatch.lengths import Lengths
 from tenure.dispatch.lifetimes import LifetimeBook
 from tenure.dispatch.quality import Option, Pace, Usual
 from tenure.dispatch.rows import (
@@ -41,7 +42,6 @@ from tenure_protocol.lease import keys
 from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import (
     FINAL,
-    JobSpec,
     Lifetime,
     Manifest,
     Observation,
@@ -169,10 +169,7 @@ class Observatory:
         self.lifetimes = LifetimeBook(store, clock, name)
         self._tracks: dict[str, _Track] = {}
         self._ended: deque[_Track] = deque()  # whose last manifest has not been read yet
-        self._left: dict[str, WorkLeft] = {}  # by job, by its newest manifest that tells
-        self._whole: dict[
-            str, WorkLeft
-        ] = {}  # of jobs of one configuration, all that there is to do
+        self.lengths = Lengths(store, world)
         self._places: dict[Place, _Place] = {}
         self._keys: dict[str, Place] = {}
         #: By rung, until any rows change: thousands of jobs ask for the same at every round.
@@ -195,6 +192,7 @@ class Observatory:
             assert memory.witness is not None
             self._follow(memory, memory.witness, now_s)
         self._read_manifests(now_s)
+        self.lengths.look()
         self.lifetimes.score()
         due = self._read_s is None or now_s - self._read_s >= _READ_EVERY_S
         if due and (self._wanted or any(map(_is_to_be_launched, followed))):
@@ -287,7 +285,7 @@ class Observatory:
             if memory.spec is None:  # of a job that was over before anybody here looked
                 memory.spec = read_spec(self._store, track.job)
             if track.manifest is not None:
-                self._note_left(track.job, memory.spec, track.manifest)
+                self.lengths.note(track.job, memory.spec, track.manifest)
         except StoreSilent:
             return False
         except Corrupt as error:  # who resumes from it says so; it shows no work here
@@ -295,17 +293,6 @@ class Observatory:
             track.pointer = pointer
         self._keep(track)
         return True
-
-    def _note_left(self, job: str, spec: JobSpec, m: Manifest) -> None:
-        """What a job has left, where its worker was told how many steps there are."""
-        if m.steps_total is None:
-            return
-        each, work = m.flops_per_step or 1.0, work_of(spec, m)
-        steps = max(0, m.steps_total - m.step)
-        share = steps / max(1, m.steps_total)
-        self._left[job] = WorkLeft(work, m.dtype, steps * each, share, each)
-        whole = WorkLeft(work, m.dtype, m.steps_total * each, 1.0, each)
-        self._whole[work_of(spec, None)] = whole
 
     def _find_beginning(self, track: _Track, now_s: float) -> None:
         """When a launch was announced that began before this dispatcher, by the age of its intent."""
@@ -540,17 +527,12 @@ class Observatory:
 
     def flops_left(self, job: str) -> float | None:
         """FLOPs that a job has left to do, by all its cards; ``None`` while no milestone tells them."""
-        left = self._left.get(job)
+        left = self.lengths.told(job)
         return left.amount if left and left.work.startswith(FLOPS_OF) else None
 
     def left(self, job: str) -> WorkLeft | None:
-        """What a job has left to do, by its last milestone or by what others of its configuration had.
-
-        ``None`` where nobody has told it. What a job does before its first milestone is not counted.
-        """
-        spec = self._world.jobs[job].spec
-        told = self._left.get(job)
-        return told or (self._whole.get(work_of(spec, None)) if spec else None)
+        """What a job has left to do; see :class:`Lengths`."""
+        return self.lengths.left(job)
 
     def milestone_work(self, job: str, left: WorkLeft) -> float | None:
         """The work between two milestones of a job that has so much left; ``None`` without its spec."""

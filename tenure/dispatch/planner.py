@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from tenure.dispatch import quality
+from tenure.dispatch import decide, quality
 from tenure.dispatch.foretell import Foreseen
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quality import takes_s
-from tenure.dispatch.rows import WorkLeft
-from tenure.dispatch.views import JobView, RungView
+from tenure.dispatch.quota import past_wall
+from tenure.dispatch.rows import MOST_SECONDS, WorkLeft
+from tenure.dispatch.views import JobView, RungView, Snapshot
 from tenure.plan.advise import Outlook, Prospect, advise
 from tenure.plan.survival import Curve
 from tenure_protocol.peaks import known_peak
@@ -44,15 +45,15 @@ class Planner:
         self._observatory = observatory
         self.rates = dict(rates)
         self._foreseen = foreseen
+        #: Of this round, by (work, dtype, rung).
+        self._expected: dict[tuple[str, str | None, str], tuple[float, float] | None] = {}
 
-    def advised(
-        self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
-    ) -> tuple[JobView, ...]:
-        """The same jobs, those with a deadline with their prospects and the planner's advice."""
-        open_ones = [view for view in views if view.deadline_s is not None and not _over(view)]
+    def advised(self, seen: Snapshot, now_s: float) -> Snapshot:
+        """The same; its jobs with a deadline have their prospects and the planner's advice."""
+        open_ones = [view for view in seen.jobs if view.deadline_s is not None and not _over(view)]
         if not open_ones:
-            return tuple(views)
-        self._foreseen.at(now_s)
+            return seen
+        self._begin(now_s)
         prospects = {view.job: self._prospects(view, seen) for view in open_ones}
         outlooks = [
             Outlook(
@@ -66,67 +67,80 @@ class Planner:
             for view in open_ones
         ]
         advice = advise(outlooks, now_s)
-        return tuple(
+        jobs = tuple(
             replace(view, prospects=tuple(prospects[view.job]), advice=advice.get(view.job))
             if view.job in prospects
             else view
-            for view in views
+            for view in seen.jobs
         )
+        return replace(seen, jobs=jobs)
 
-    def prospects(
-        self, views: Sequence[JobView], seen: Mapping[str, RungView], now_s: float
-    ) -> dict[str, list[Prospect]]:
+    def prospects(self, seen: Snapshot, now_s: float) -> dict[str, list[Prospect]]:
         """What each rung is expected to do with each open job whose length is known; by job."""
-        self._foreseen.at(now_s)
+        self._begin(now_s)
         return {
             view.job: self._prospects(view, seen)
-            for view in views
+            for view in seen.jobs
             if not _over(view) and self._observatory.left(view.job) is not None
         }
 
-    def _prospects(self, view: JobView, seen: Mapping[str, RungView]) -> list[Prospect]:
+    def _begin(self, now_s: float) -> None:
+        self._foreseen.at(now_s)
+        self._expected.clear()
+
+    def _prospects(self, view: JobView, seen: Snapshot) -> list[Prospect]:
         usable = [
-            (self._rungs[name], seen[name])
+            (self._rungs[name], seen.rungs[name])
             for name in view.rungs
-            if name in self._rungs
-            and name in seen
-            and name not in view.excluded
-            and view.kind in seen[name].kinds
+            if name in self._rungs and not decide.excluded(view, name, seen)
         ]
+        usable = [each for each in usable if not _too_short(each[1])]
         left = self._observatory.left(view.job)
         times = self._times(view.job, left, usable) if left else _guessed(view, usable)
-        return [
+        found = [
             self._prospect(rung, now, *each, _age_s(view, rung.name))
             for (rung, now), each in zip(usable, times, strict=True)
-            if each is not None
         ]
+        return [each for each in found if each.takes_s <= MOST_SECONDS]
 
     def _times(
         self, job: str, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
-    ) -> list[tuple[float, float] | None]:
+    ) -> list[tuple[float, float]]:
         """How long what is left takes on each rung, and what lies between two milestones.
 
-        ``None`` where nobody can say.
+        Where nobody can say it is taken for a rung in the middle, until its first milestone tells; it is
+        neither counted out nor the cheapest by ignorance.
         """
         between = self._observatory.milestone_work(job, left)
-        found = [self._observatory.expected(left, rung) for rung, _ in usable]
-        return [
-            each
-            and (
-                takes_s(left.amount, *each),
-                UNKNOWN_MILESTONE_S if between is None else takes_s(between, *each),
-            )
-            for each in found
-        ]
+        found = []
+        for rung, _ in usable:
+            pace = self._pace(left, rung)
+            milestone_s = UNKNOWN_MILESTONE_S
+            if pace and between is not None:
+                milestone_s = takes_s(between, *pace)
+            found.append(pace and (takes_s(left.amount, *pace), milestone_s))
+        known = [each for each in found if each]
+        if not known:
+            return [(math.inf, UNKNOWN_MILESTONE_S)] * len(usable)
+        middle = (median(each[0] for each in known), median(each[1] for each in known))
+        return [each or middle for each in found]
+
+    def _pace(self, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
+        """Speed and useful share of such work there; most jobs of a round are alike."""
+        key = (left.work, left.dtype, rung.name)
+        if key not in self._expected:
+            self._expected[key] = self._observatory.expected(left, rung)
+        return self._expected[key]
 
     def _prospect(
         self, rung: Rung, now: RungView, run_s: float, milestone_s: float, age_s: float
     ) -> Prospect:
         start_s = now.start_s or quality.UNKNOWN_START_S
+        run_s = min(run_s, 2.0 * MOST_SECONDS)  # what never ends is no prospect
         curve = self._foreseen.curve(rung.name)
         death_per_h = loss_per_h(curve, age_s, run_s)
-        if curve.wall_s:  # it goes on after each with another start
-            run_s += int(run_s / curve.wall_s) * start_s
+        if curve.wall_s and run_s <= MOST_SECONDS:  # it goes on after each with another start
+            run_s += run_s // curve.wall_s * start_s
         # Nobody knows when credits end that no platform tells: they are used, and not counted on.
         paid = rung.price is None or rung.price.currency == "usd"
         lasts = paid if now.quota is None else now.quota.hours * 3600.0 >= run_s
@@ -171,15 +185,18 @@ def loss_per_h(curve: Curve, age_s: float, run_s: float) -> float:
     return 3600.0 * lost / area_s
 
 
+def _too_short(rung: RungView) -> bool:
+    """Whether a launch there ends before it has begun."""
+    return past_wall(rung.start_s, rung.capacity.wall_s) is not None
+
+
 def _age_s(view: JobView, rung: str) -> float:
     """How old the machine is that a job holds on a rung; 0: it would get a new one."""
     pace = view.pace
     return max(0.0, pace.paid_s - pace.start_s) if pace and pace.rung == rung else 0.0
 
 
-def _guessed(
-    view: JobView, usable: Sequence[tuple[Rung, RungView]]
-) -> list[tuple[float, float] | None]:
+def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[tuple[float, float]]:
     """How long a job of unknown length takes on each rung: an eighth of its time on the middle one.
 
     By the peaks of the cards, in the first format in which most of them have one; a card without one

@@ -115,7 +115,8 @@ def takes_s(left: float, per_s: float, share: float) -> float:
     >>> takes_s(100.0, 10.0, 0.5), takes_s(1.0, 0.0, 1.0)
     (20.0, inf)
     """
-    return left / (per_s * share) if per_s > 0 else float("inf")
+    useful_per_s = per_s * share  # 0 where both are next to nothing
+    return left / useful_per_s if useful_per_s > 0 else float("inf")
 
 
 class Shown(NamedTuple):

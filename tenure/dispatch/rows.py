@@ -16,6 +16,7 @@ from tenure_protocol.work import DTYPES
 
 MOST_ROWS = 300  # of one (runner, card): the newest
 _MOST, _MOST_CHARS = 1e30, 100  # of a number that a worker tells, and of the name of a card
+MOST_SECONDS = 1e9  # thirty years: what lasts longer was not measured
 RUNNING = "running"
 FLOPS_OF = "FLOPs of "  # how the work of an experiment that tells them begins
 Place = tuple[str, str]  # runner, card
@@ -108,9 +109,10 @@ def _possible(m: Manifest) -> bool:
     """Whether a worker of ours could have measured it."""
     if not (0 <= m.from_step <= m.step <= MOST_STEPS and 0 <= (m.steps_total or 0) <= MOST_STEPS):
         return False
-    if not all(0 <= each <= _MOST for each in (m.busy_s, m.median_step_s or 0.0, m.save_s or 0.0)):
+    seconds = (m.busy_s, m.median_step_s or 0.0, m.save_s or 0.0)
+    if not all(0 <= each <= MOST_SECONDS for each in seconds):
         return False
-    if m.flops_per_step is not None and not (0 < m.flops_per_step <= _MOST and m.dtype in DTYPES):
+    if m.flops_per_step is not None and not (1 <= m.flops_per_step <= _MOST and m.dtype in DTYPES):
         return False
     try:
         if m.ratios is not None:

@@ -18,6 +18,8 @@ from tenure.dispatch.worth import Worth, quota_worths
 from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
+PLANNER = "the planner"
+
 
 class Sight:
     """Jobs and bills, what launches came to, what was spent, and what is left of quotas."""
@@ -41,6 +43,7 @@ class Sight:
         self.spending = Spending(store, rungs, clock, self.world)
         self.quotas = QuotaBook(list(rungs.values()), clock)
         self._plans = plans
+        self._trouble: dict[str, str] = {}  # of the planner
         foreseen = Foreseen(rungs, self.observatory)
         self._planner = Planner(rungs, self.observatory, rates, foreseen)
         self.foreteller = Foreteller(self.observatory, foreseen)
@@ -64,6 +67,7 @@ class Sight:
             **self.observatory.lifetimes.troubles,
             **self.spending.troubles,
             **self.quotas.troubles,
+            **self._trouble,
         }
 
     def snapshot(self, parked: Mapping[str, tuple[float, str]]) -> Snapshot:
@@ -82,22 +86,32 @@ class Sight:
             )
             for name, rung in self._rungs.items()
         }
-        views = self.world.job_views(self._shown)
-        if self._plans:
-            views = self._planner.advised(views, rungs, self._clock.monotonic_s())
-        return Snapshot(
-            views,
+        seen = Snapshot(
+            self.world.job_views(self._shown),
             self.world.bill_views(),
             rungs,
             "" if self.world.bills_seen else "the open launches cannot be read yet",
             self.spending.spent(),
             self._clock.wall_s(),
         )
+        return self._planned(seen) if self._plans else seen
+
+    def _planned(self, seen: Snapshot) -> Snapshot:
+        """With the planner's advice; a bug of it must not end the rounds: then the user's order holds."""
+        try:
+            planned = self._planner.advised(seen, self._clock.monotonic_s())
+        except Exception as error:
+            self._trouble = {
+                PLANNER: f"it failed, and the order of the plan holds: {type(error).__name__}: {error}"
+            }
+            return seen
+        self._trouble = {}
+        return planned
 
     def quota_worths(self, seen: Snapshot) -> list[Worth]:
         """What an hour of each quota would save now, over the open jobs of a snapshot."""
         now_s = self._clock.monotonic_s()
-        prospects = self._planner.prospects(seen.jobs, seen.rungs, now_s)
+        prospects = self._planner.prospects(seen, now_s)
         return quota_worths(seen, self._rungs, prospects, self._planner.rates, now_s)
 
     def quota_wall_s(self, rung: Rung) -> float | None:

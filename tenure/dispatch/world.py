@@ -42,6 +42,8 @@ _FIRST_REFUSAL_LOOK_S = 2.0
 EARLY_S = 1800.0
 #: Pause before a job is launched again that was lost early more than once, doubled each time.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
+#: Ten years: a longer deadline is a slip of the keyboard.
+LONGEST_DEADLINE_H = 87_600.0
 #: Rows of one LIST.
 PAGE = 1000
 _MOST_REFUSALS = 20  # read of one launch
@@ -680,9 +682,9 @@ def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
 def _deadline_s(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
     """When a job is wanted, counted from its enlisting; what is no number is left out, as above."""
     hours = terms.get("deadline_h")
-    if isinstance(hours, bool) or not isinstance(hours, (int, float)) or not 0 < hours < inf:
+    if isinstance(hours, bool) or not isinstance(hours, (int, float)):
         return None
-    return enlisted_s + 3600.0 * hours
+    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_DEADLINE_H else None
 
 
 def _budget(told: object) -> dict[str, float]:

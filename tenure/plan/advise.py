@@ -21,6 +21,8 @@ SPARE_STARTS = 2.0
 LEAST_SAVING = 0.1
 #: A holder on a rung that may be lost stays after the last moment if it is lost before its end with less than this.
 RISK_ALLOWED = 0.05
+#: A holder that is late moves for a rung where it is done so many times as soon, and more after each move.
+SOONER, SOONER_GROWTH = 1.15, 1.3
 #: How fast what a job may cost rises: 1 is evenly, 2 is fast at first. Of 0.5, 1 and 2 the last cost least on four weeks of the pool.
 PATIENCE = 2.0
 #: While nobody knows how long a job is, a rung is held no longer than for this share of its time.
@@ -142,7 +144,12 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
     if now_s >= latest_s:
         return _pressed(job, sure, latest_s, late_s, now_s)
     order = sorted(
-        job.prospects, key=lambda each: (job.critical and not each.sure, each.usd, each.takes_s)
+        job.prospects,
+        key=lambda each: (
+            job.critical and not each.sure,
+            _usd_to_the_end(each, sure, left_s, latest_s - now_s),
+            each.takes_s,
+        ),
     )
     held = {
         each.rung: until_s
@@ -158,6 +165,20 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
             f"({_h(sure.takes_s)}, {sure.usd:.2f} USD)"
         )
     return Advice(tuple(each.rung for each in order), held, latest_s, sure.rung, late_s, words)
+
+
+def _usd_to_the_end(each: Prospect, sure: Prospect, left_s: float, until_s: float) -> float:
+    """What a job costs that begins on a rung; one that is late there is finished on the sure one.
+
+    >>> slow = Prospect("free", 1000 * 3600.0, 0.0, 0.0)
+    >>> sure = Prospect("dear", 5 * 3600.0, 0.0, 4.0, sure=True)
+    >>> round(_usd_to_the_end(slow, sure, 40 * 3600.0, 30 * 3600.0), 1)
+    19.4
+    """
+    if each.takes_s <= left_s:
+        return each.usd
+    part = min(1.0, max(0.0, until_s) / each.takes_s)
+    return part * each.usd + (1.0 - part) * sure.usd
 
 
 def _held(each: Prospect, sure: Prospect, job: Outlook, latest_s: float) -> float:
@@ -195,10 +216,14 @@ def _pressed(job: Outlook, sure: Prospect, latest_s: float, late_s: float, now_s
     left_s = job.deadline_s - now_s
     rest = [each for each in job.prospects if each.rung != sure.rung]
     rest.sort(key=lambda each: (not each.sure, each.takes_s))
+    if sure.takes_s > left_s:  # it is no help any more: the soonest first
+        rest.sort(key=lambda each: each.takes_s)
     order = (sure.rung, *(each.rung for each in rest))
     due = f"due in {_h(left_s)}" if left_s > 0 else f"its deadline was {_h(-left_s)} ago"
     if late_s > 0:
         words = f"{due}, and the fastest rung needs {_h(left_s + late_s)}: it will be late"
+    elif sure.takes_s > left_s:
+        words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: {order[1]} may be in time"
     else:
         words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: the last moment for it has come"
     return Advice(order, {}, latest_s, sure.rung, late_s, words)
@@ -210,17 +235,24 @@ class Move:
 
     rung: str
     reason: str
+    late: bool = False  # where it is; else only at risk
 
 
 def hurry(
-    advice: Advice, here: Prospect, others: Sequence[Prospect], deadline_s: float, now_s: float
+    advice: Advice,
+    here: Prospect,
+    others: Sequence[Prospect],
+    deadline_s: float,
+    now_s: float,
+    moves: int = 0,
 ) -> Move | None:
     """Where a running job goes on so as not to be late, or ``None``: it stays.
 
     ``here`` is what is left where it runs, with no start; ``others`` can be had now. Until the last moment
     it stays, since what it does on a cheap machine need not be done on the sure one. Then it leaves a machine on
-    which it would be late for one that is expected to be done in time, or at least a tenth sooner; and one that
-    may be lost before its end for a sure one.
+    which it would be late for one that is clearly sooner, the cheapest that is in time if there is one; and one that
+    may be lost before its end for a sure one. What is clear grows with the ``moves`` that it has behind it: a
+    machine may be slower than any was before.
     """
     if not advice.pressed(now_s):
         return None
@@ -230,26 +262,34 @@ def hurry(
     at_risk = not here.sure and lost > RISK_ALLOWED
     if not late and not at_risk:
         return None
-    able = [each for each in others if each.takes_s <= left_s and (each.sure or not at_risk)]
-    if able:
-        best = min(able, key=lambda each: (each.usd, each.takes_s))
+    if late:
+        sooner = SOONER * SOONER_GROWTH**moves
+        others = [each for each in others if sooner * each.takes_s <= here.takes_s]
     else:
-        sooner = [each for each in others if each.takes_s <= 0.9 * here.takes_s]
-        if not late or not sooner:
-            return None
-        best = min(sooner, key=lambda each: each.takes_s)
+        others = [each for each in others if each.sure and each.takes_s <= left_s]
+    if not others:
+        return None
+    best = min(
+        others,
+        key=lambda each: (
+            each.takes_s > left_s,
+            each.usd if each.takes_s <= left_s else each.takes_s,
+        ),
+    )
     why = (
         f"it needs {_h(here.takes_s)} here and is due in {_h(left_s)}"
         if late
         else f"it is due in {_h(left_s)}, and is lost before its end here with {lost:.0%}"
     )
-    return Move(best.rung, f"{why}; {best.rung} needs {_h(best.takes_s)} and {best.usd:.2f} USD")
+    words = f"{why}; {best.rung} needs {_h(best.takes_s)} and {best.usd:.2f} USD"
+    return Move(best.rung, words, late)
 
 
 def _h(seconds: float) -> str:
     """
-    >>> _h(5400.0), _h(90.0)
-    ('1.5 h', '0.03 h')
+    >>> _h(5400.0), _h(900.0), _h(20.0)
+    ('1.5 h', '15 min', '20 s')
     """
-    hours = seconds / _HOUR_S
-    return f"{hours:.1f} h" if abs(hours) >= 0.1 or hours == 0 else f"{hours:.2f} h"
+    if abs(seconds) >= _HOUR_S:
+        return f"{seconds / _HOUR_S:.1f} h"
+    return f"{seconds / 60:.0f} min" if abs(seconds) >= 120 else f"{seconds:.0f} s"

@@ -43,9 +43,16 @@ Table = NDArray[np.float32]
 
 REFIT_S = 8 * 3600.0
 UNITS = 5  # of slack in a step: 120 s where it is 600 s, so that 720 s of overhead are whole units
-MOST_SLACK_STEPS, MOST_STEPS = 140, 450  # of the table, so that a solution takes well under a second
-DOUBT = 0.15  # of what a step on spot saves: a smaller difference leaves the choice to Uniform Progress
-LATE_USD = 20.0  # in the table only: what a state that cannot start the sure rung in time costs beyond it
+MOST_SLACK_STEPS, MOST_STEPS = (
+    140,
+    450,
+)  # of the table, so that a solution takes well under a second
+DOUBT = (
+    0.15  # of what a step on spot saves: a smaller difference leaves the choice to Uniform Progress
+)
+LATE_USD = (
+    20.0  # in the table only: what a state that cannot start the sure rung in time costs beyond it
+)
 _HOUR_S = 3600.0
 _NEVER = np.float32(1e9)
 

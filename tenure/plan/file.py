@@ -127,7 +127,7 @@ class Plan(_Strict):
     milestone_every: Annotated[int, Field(ge=1)] = 100  # steps
     team: Name = "me"
     priority: int = 0
-    deadline_h: Annotated[float, Field(gt=0)] | None = None
+    deadline_h: Annotated[float, Field(gt=0, le=87_600)] | None = None  # ten years at most
     budget: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)  # by currency
     rungs: Annotated[list[str], Field(min_length=1)]  # in order of preference
     nightly: bool = False
