@@ -92,7 +92,9 @@ def _terms(task_h: float, deadline_h: float, overhead_h: float, sure: float, che
         ("--on-demand", sure),
         ("--spot", cheap),
     ):
-        least = "more than 0" if option in ("--task-h", "--deadline-h", "--on-demand") else "0 or more"
+        least = (
+            "more than 0" if option in ("--task-h", "--deadline-h", "--on-demand") else "0 or more"
+        )
         if not math.isfinite(value) or value < 0 or (value == 0 and least == "more than 0"):
             raise UsageError(f"{option} is {value:g}; it must be a finite number, {least}")
     slack_h = deadline_h - task_h
@@ -146,15 +148,12 @@ def _play(markets: list[Market], starts: list[int], terms: Terms, name: PolicyNa
     from tenure.plan.deadline import Greedy, OnDemand, UniformProgress, replay
     from tenure.plan.deadline_dp import Ours
 
-    policy: Policy
-    if name is PolicyName.OURS:
-        policy = Ours(markets, terms)
-    else:
-        policy = {
-            PolicyName.UNIFORM_PROGRESS: UniformProgress(),
-            PolicyName.GREEDY: Greedy(),
-            PolicyName.ON_DEMAND: OnDemand(),
-        }[name]
+    simple: dict[PolicyName, Policy] = {
+        PolicyName.UNIFORM_PROGRESS: UniformProgress(),
+        PolicyName.GREEDY: Greedy(),
+        PolicyName.ON_DEMAND: OnDemand(),
+    }
+    policy = simple.get(name) or Ours(markets, terms)
     return replay(markets, starts, terms, policy)
 
 

@@ -221,11 +221,10 @@ def replay(
         raise ValueError(f"a window of {ticks} ticks does not lie in {there.shape[1]} ticks")
     state = _State.fresh(n, terms)
     for tick in sorted({t for s in set(starts) for t in range(s, s + ticks)}):
-        now = np.flatnonzero(
-            (begin <= tick) & (tick < begin + ticks) & (state.work_s > EPSILON_S)
-        )
+        now = np.flatnonzero((begin <= tick) & (tick < begin + ticks) & (state.work_s > EPSILON_S))
         if len(now):
-            state.step(now, (tick - begin[now]) * gap_s, tick, gap_s, there[:, tick], policy)
+            elapsed_s = (tick - begin[now]).astype(np.float64) * gap_s
+            state.step(now, elapsed_s, tick, gap_s, there[:, tick], policy)
     return Played(state.cost_usd, state.finish_s, state.moves, terms)
 
 
@@ -274,9 +273,7 @@ class _State:
         fresh = runs & (chosen != mode)
         overhead_s = np.where(fresh, self.terms.overhead_s, left_s)
         progress_s = np.where(runs, np.minimum(np.maximum(gap_s - overhead_s, 0), view.work_s), 0.0)
-        price = np.where(
-            chosen == SURE, self.terms.on_demand_usd_per_h, self.terms.spot_usd_per_h
-        )
+        price = np.where(chosen == SURE, self.terms.on_demand_usd_per_h, self.terms.spot_usd_per_h)
         self.cost_usd[now] += np.where(runs, price * gap_s / _HOUR_S, 0.0)
         self.work_s[now] -= progress_s
         ended = runs & (self.work_s[now] <= EPSILON_S)

@@ -21,7 +21,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse import _sparsetools
 
 from tenure.plan.deadline import (
     EPSILON_S,
@@ -43,9 +42,16 @@ Table = NDArray[np.float32]
 
 REFIT_S = 8 * 3600.0
 UNITS = 5  # of slack in a step: 120 s where it is 600 s, so that 720 s of overhead are whole units
-MOST_SLACK_STEPS, MOST_STEPS = 140, 450  # of the table, so that a solution takes well under a second
-DOUBT = 0.15  # of what a step on spot saves: a smaller difference leaves the choice to Uniform Progress
-LATE_USD = 20.0  # in the table only: what a state that cannot start the sure rung in time costs beyond it
+MOST_SLACK_STEPS, MOST_STEPS = (
+    140,
+    450,
+)  # of the table, so that a solution takes well under a second
+DOUBT = (
+    0.15  # of what a step on spot saves: a smaller difference leaves the choice to Uniform Progress
+)
+LATE_USD = (
+    20.0  # in the table only: what a state that cannot start the sure rung in time costs beyond it
+)
 _HOUR_S = 3600.0
 _NEVER = np.float32(1e9)
 
@@ -72,11 +78,7 @@ class OneMarket:
         self.up = (np.arange(len(matrix)) < len(matrix) // 2)[None, :]
 
     def ahead(self, values: Table, out: Table) -> None:
-        m, (states, columns) = self._matrix, values.shape
-        out[:] = 0
-        _sparsetools.csr_matvecs(
-            states, states, columns, m.indptr, m.indices, m.data, values.ravel(), out.ravel()
-        )
+        out[:] = self._matrix @ values
 
 
 class TwoMarkets:

@@ -68,7 +68,9 @@ CHANGES = (
 )
 
 # Chosen on the 2023 series cut into 24 pieces (docs/spot.md); the result moves little with any of them.
-_SMOOTH_STEPS = 30.0  # steps that the product of an age's and a level's hazard counts for in the prior
+_SMOOTH_STEPS = (
+    30.0  # steps that the product of an age's and a level's hazard counts for in the prior
+)
 _OWN_CHANGES = 5.0  # changes that the prior counts for beside the market's own, per age
 _OWN_AGE_CHANGES = 3.0  # the same for the hazards without levels
 _LEVELLED_SHARE = 0.25  # weight of the hazards with levels in the geometric mean of the two
@@ -171,7 +173,7 @@ class History:
 
     def changes(self, tick: int) -> NDArray[np.int8]:
         """Per step before ``tick``: 1 where the market came up, -1 where it went, else 0."""
-        return np.diff(self._there[:tick : self.every].astype(np.int8))
+        return np.diff(self._there[: tick : self.every].astype(np.int8))
 
     def _hazards(self, tick: int) -> Floats:
         """Shape of the bins. The geometric mean of two estimates, with levels and without.
@@ -180,7 +182,7 @@ class History:
         Without: changes over steps of an age, shrunk to the prior's profile over ages at the side's rate.
         """
         shape, prior = self._bins.shape, self._prior
-        there, state = self._there[:tick : self.every], self.state[:tick : self.every]
+        there, state = self._there[: tick : self.every], self.state[: tick : self.every]
         size, changed = self._bins.states, there[1:] != there[:-1]
         steps = np.bincount(state[:-1], minlength=size).reshape(shape)
         changes = np.bincount(state[:-1], weights=changed, minlength=size).reshape(shape)
@@ -270,9 +272,8 @@ def correlation(first: Ints | NDArray[np.int8], second: Ints | NDArray[np.int8])
     """
     together = float(((first == second) & (first != 0)).sum())
     count = float((first != 0).sum()), float((second != 0).sum())
-    chance = (
-        count[0] * count[1] / (2 * max(1, len(first)))
-    )  # of the same sign, were they independent
+    # Changes of the same way, were they independent: half of those that meet.
+    chance = count[0] * count[1] / (2 * max(1, len(first)))
     scale = math.sqrt(count[0] * count[1]) + _DOUBT_CHANGES
     return min(1.0, max(0.0, (together - chance) / scale))
 

@@ -111,7 +111,9 @@ def test_a_window_must_lie_in_the_trace() -> None:
 
 def test_on_demand_costs_the_task_and_one_start() -> None:
     played = replay([market("#" * 70)], [0, 5], DAY, OnDemand())
-    assert played.cost_usd == pytest.approx([50 * 0.51, 50 * 0.51])  # 49.2 ticks, the last one whole
+    assert played.cost_usd == pytest.approx(
+        [50 * 0.51, 50 * 0.51]
+    )  # 49.2 ticks, the last one whole
     assert not played.late.any() and played.moves.tolist() == [1, 1]
 
 
@@ -327,7 +329,7 @@ def test_the_table_is_the_best_of_all_choices() -> None:
                     not up[k] or (left < d and not (over and new == mode)) or left < 0
                 ):
                     continue
-                if new == IDLE and left < d or left < 0:
+                if (new == IDLE and left < d) or left < 0:
                     continue
                 options.append(cost + after(n, k, new, left))
             short = 0.1 * max(q * n - slack, 0) + 20.0
