@@ -59,7 +59,13 @@ class Markdown:
     lines: list[str]
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        self.lines += ["", title, "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+        self.lines += [
+            "",
+            title,
+            "",
+            "| " + " | ".join(columns) + " |",
+            "|---" * len(columns) + "|",
+        ]
         self.lines += ["| " + " | ".join(row) + " |" for row in rows]
 
 
@@ -108,20 +114,37 @@ def play_2022(report: Report, text: Markdown) -> None:
             mean = {each: float(whole[each][:, i].mean()) for each in whole}
             old = PUBLISHED[deadline_h][name]
             base_rows.append(
-                [f"{deadline_h} h", name]
-                + [f"{mean['greedy']:.2f}", f"{old[0]:.2f}", f"{mean['up']:.2f}", f"{old[1]:.2f}"]
+                [
+                    f"{deadline_h} h",
+                    name,
+                    f"{mean['greedy']:.2f}",
+                    f"{old[0]:.2f}",
+                    f"{mean['up']:.2f}",
+                    f"{old[1]:.2f}",
+                ]
             )
             low, high = interval(whole["ours"][:, [i]] - whole["up"][:, [i]])
             our_rows.append(
-                [f"{deadline_h} h", name, f"{mean['up']:.2f}", f"{mean['ours']:.2f}"]
-                + [f"{100 * (mean['ours'] / mean['up'] - 1):+.1f} %", f"{low:+.2f} to {high:+.2f}"]
+                [
+                    f"{deadline_h} h",
+                    name,
+                    f"{mean['up']:.2f}",
+                    f"{mean['ours']:.2f}",
+                    f"{100 * (mean['ours'] / mean['up'] - 1):+.1f} %",
+                    f"{low:+.2f} to {high:+.2f}",
+                ]
             )
         gain = (whole["up"] - whole["ours"]) / job.on_demand_usd * 100
         low, high = interval(gain)
         row = [f"{saving(whole[each]):.1f} %" for each in ("greedy", "up", "ours")]
         sums.append(
-            [f"{deadline_h} h", *row, f"{TARGET[deadline_h]} %"]
-            + [f"{gain.mean():.1f} ({low:.1f} to {high:.1f})", str(late)]
+            [
+                f"{deadline_h} h",
+                *row,
+                f"{TARGET[deadline_h]} %",
+                f"{gain.mean():.1f} ({low:.1f} to {high:.1f})",
+                str(late),
+            ]
         )
         report.line(
             f"spot, {deadline_h} h, ours",
@@ -139,7 +162,14 @@ def play_2022(report: Report, text: Markdown) -> None:
         )
     columns = ["deadline", "greedy", "Uniform Progress", "ours", "target", "points gained", "late"]
     text.table("Overall, savings:", columns, sums)
-    columns = ["deadline", "series", "Uniform Progress $", "ours $", "change", "95 % of the change, $"]
+    columns = [
+        "deadline",
+        "series",
+        "Uniform Progress $",
+        "ours $",
+        "change",
+        "95 % of the change, $",
+    ]
     text.table("Per series:", columns, our_rows)
     columns = ["deadline", "series", "greedy $", "published", "Uniform Progress $", "published"]
     text.table("Baselines beside the published means:", columns, base_rows)
@@ -164,9 +194,16 @@ def play_2023(report: Report, text: Markdown) -> None:
         ratio = float(both.cost_usd.mean() / best.cost_usd.mean())
         late = int(both.late.sum())
         rows.append(
-            [" + ".join(pair), " / ".join(singles), f"{uniform.cost_usd.mean():.2f}"]
-            + [f"{both.cost_usd.mean():.2f}", f"{ratio:.2f}", f"{low:+.2f} to {high:+.2f}"]
-            + [f"{both.moves.mean():.1f}", str(late)]
+            [
+                " + ".join(pair),
+                " / ".join(singles),
+                f"{uniform.cost_usd.mean():.2f}",
+                f"{both.cost_usd.mean():.2f}",
+                f"{ratio:.2f}",
+                f"{low:+.2f} to {high:+.2f}",
+                f"{both.moves.mean():.1f}",
+                str(late),
+            ]
         )
         report.line(
             f"spot, markets {'+'.join(pair)}",
