@@ -265,13 +265,14 @@ def _drift(levels: Sequence[float], pace: float, towards: int) -> Floats:
 
 
 def correlation(first: Ints | NDArray[np.int8], second: Ints | NDArray[np.int8]) -> float:
-    """How often two markets change the same way in the same step, as a correlation in [0, 1].
+    """How often two markets change the same way in the same step beyond chance, per change of either, in [0, 1].
 
-    Ten changes of doubt are added, so that a chance meeting in a short history counts for little.
+    Of two that are one it is 1 less what chance alone would show. Ten changes of doubt are added, so that a
+    chance meeting in a short history counts for little.
 
     >>> ups = np.array([0, 1, 0, -1] * 50)
     >>> round(correlation(ups, ups), 2), correlation(ups, np.roll(ups, 1))
-    (0.91, 0.0)
+    (0.68, 0.0)
     """
     together = float(((first == second) & (first != 0)).sum())
     count = float((first != 0).sum()), float((second != 0).sum())

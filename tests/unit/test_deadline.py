@@ -250,7 +250,7 @@ def test_hazards_go_from_the_prior_to_the_markets_own() -> None:
     flicker = History(market("##." * 400), FINE)
     prior = FINE.prior()
     empty = flicker.chain(0).hazard.reshape(FINE.shape)
-    assert empty == pytest.approx(prior, rel=1.5)
+    assert 0.4 < (empty / prior).min() and (empty / prior).max() < 3
     learnt = flicker.chain(1200).hazard.reshape(FINE.shape)
     assert (learnt[0, 1] > 0.8).all()  # the second tick up is the last one
     assert (learnt[0, 0] < 0.05).all()  # and the first never is
