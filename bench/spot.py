@@ -246,10 +246,10 @@ def main() -> None:
         prior()
         return
     text = Markdown([])
-    play_2022(report, text)
-    play_2023(report, text)
-    if chosen.markdown:
-        chosen.markdown.write_text("\n".join(text.lines).strip() + "\n")
+    for part in (play_2022, play_2023):
+        part(report, text)
+        if chosen.markdown:
+            chosen.markdown.write_text("\n".join(text.lines).strip() + "\n")
     report.end()
 
 
