@@ -148,15 +148,12 @@ def _play(markets: list[Market], starts: list[int], terms: Terms, name: PolicyNa
     from tenure.plan.deadline import Greedy, OnDemand, UniformProgress, replay
     from tenure.plan.deadline_dp import Ours
 
-    policy: Policy
-    if name is PolicyName.OURS:
-        policy = Ours(markets, terms)
-    else:
-        policy = {
-            PolicyName.UNIFORM_PROGRESS: UniformProgress(),
-            PolicyName.GREEDY: Greedy(),
-            PolicyName.ON_DEMAND: OnDemand(),
-        }[name]
+    simple: dict[PolicyName, Policy] = {
+        PolicyName.UNIFORM_PROGRESS: UniformProgress(),
+        PolicyName.GREEDY: Greedy(),
+        PolicyName.ON_DEMAND: OnDemand(),
+    }
+    policy = simple.get(name) or Ours(markets, terms)
     return replay(markets, starts, terms, policy)
 
 

@@ -223,7 +223,8 @@ def replay(
     for tick in sorted({t for s in set(starts) for t in range(s, s + ticks)}):
         now = np.flatnonzero((begin <= tick) & (tick < begin + ticks) & (state.work_s > EPSILON_S))
         if len(now):
-            state.step(now, (tick - begin[now]) * gap_s, tick, gap_s, there[:, tick], policy)
+            elapsed_s = (tick - begin[now]).astype(np.float64) * gap_s
+            state.step(now, elapsed_s, tick, gap_s, there[:, tick], policy)
     return Played(state.cost_usd, state.finish_s, state.moves, terms)
 
 

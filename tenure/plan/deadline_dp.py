@@ -21,7 +21,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse import _sparsetools
 
 from tenure.plan.deadline import (
     EPSILON_S,
@@ -79,11 +78,7 @@ class OneMarket:
         self.up = (np.arange(len(matrix)) < len(matrix) // 2)[None, :]
 
     def ahead(self, values: Table, out: Table) -> None:
-        m, (states, columns) = self._matrix, values.shape
-        out[:] = 0
-        _sparsetools.csr_matvecs(
-            states, states, columns, m.indptr, m.indices, m.data, values.ravel(), out.ravel()
-        )
+        out[:] = self._matrix @ values
 
 
 class TwoMarkets:

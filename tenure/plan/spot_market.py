@@ -74,6 +74,7 @@ _SMOOTH_STEPS = (
 _OWN_CHANGES = 5.0  # changes that the prior counts for beside the market's own, per age
 _OWN_AGE_CHANGES = 3.0  # the same for the hazards without levels
 _LEVELLED_SHARE = 0.25  # weight of the hazards with levels in the geometric mean of the two
+_DOUBT_CHANGES = 10.0  # of the correlation of two markets
 _LEAST, _MOST = 1e-4, 0.95  # of a hazard per step
 
 
@@ -173,7 +174,9 @@ class History:
 
     def changes(self, tick: int) -> NDArray[np.int8]:
         """Per step before ``tick``: 1 where the market came up, -1 where it went, else 0."""
-        return np.diff(self._there[: tick : self.every].astype(np.int8))
+        there = self._there[: tick : self.every]
+        changed = there[1:] != there[:-1]
+        return np.where(changed, np.where(there[1:], 1, -1), 0).astype(np.int8)
 
     def _hazards(self, tick: int) -> Floats:
         """Shape of the bins. The geometric mean of two estimates, with levels and without.
@@ -262,21 +265,18 @@ def _drift(levels: Sequence[float], pace: float, towards: int) -> Floats:
 
 
 def correlation(first: Ints | NDArray[np.int8], second: Ints | NDArray[np.int8]) -> float:
-    """How often two markets change the same way in the same step, as a correlation in [0, 1].
+    """How often two markets change the same way in the same step beyond chance, per change of either, in [0, 1].
 
-    Ten changes of doubt are added, so that a chance meeting in a short history counts for little.
+    Of two that are one it is 1 less what chance alone would show. Ten changes of doubt are added, so that a
+    chance meeting in a short history counts for little.
 
     >>> ups = np.array([0, 1, 0, -1] * 50)
     >>> round(correlation(ups, ups), 2), correlation(ups, np.roll(ups, 1))
-    (0.91, 0.0)
+    (0.68, 0.0)
     """
     together = float(((first == second) & (first != 0)).sum())
     count = float((first != 0).sum()), float((second != 0).sum())
-    chance = (
-        count[0] * count[1] / (2 * max(1, len(first)))
-    )  # of the same sign, were they independent
+    # Changes of the same way, were they independent: half of those that meet.
+    chance = count[0] * count[1] / (2 * max(1, len(first)))
     scale = math.sqrt(count[0] * count[1]) + _DOUBT_CHANGES
     return min(1.0, max(0.0, (together - chance) / scale))
-
-
-_DOUBT_CHANGES = 10.0

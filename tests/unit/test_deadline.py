@@ -111,7 +111,9 @@ def test_a_window_must_lie_in_the_trace() -> None:
 
 def test_on_demand_costs_the_task_and_one_start() -> None:
     played = replay([market("#" * 70)], [0, 5], DAY, OnDemand())
-    assert played.cost_usd == pytest.approx([50 * 0.51, 50 * 0.51])  # 49.2 ticks, the last one whole
+    assert played.cost_usd == pytest.approx(
+        [50 * 0.51, 50 * 0.51]
+    )  # 49.2 ticks, the last one whole
     assert not played.late.any() and played.moves.tolist() == [1, 1]
 
 
@@ -248,7 +250,7 @@ def test_hazards_go_from_the_prior_to_the_markets_own() -> None:
     flicker = History(market("##." * 400), FINE)
     prior = FINE.prior()
     empty = flicker.chain(0).hazard.reshape(FINE.shape)
-    assert empty == pytest.approx(prior, rel=1.5)
+    assert (empty / prior).min() > 0.4 and (empty / prior).max() < 3
     learnt = flicker.chain(1200).hazard.reshape(FINE.shape)
     assert (learnt[0, 1] > 0.8).all()  # the second tick up is the last one
     assert (learnt[0, 0] < 0.05).all()  # and the first never is
@@ -327,7 +329,7 @@ def test_the_table_is_the_best_of_all_choices() -> None:
                     not up[k] or (left < d and not (over and new == mode)) or left < 0
                 ):
                     continue
-                if new == IDLE and left < d or left < 0:
+                if (new == IDLE and left < d) or left < 0:
                     continue
                 options.append(cost + after(n, k, new, left))
             short = 0.1 * max(q * n - slack, 0) + 20.0
@@ -398,3 +400,34 @@ def test_spot_that_costs_more_than_on_demand_is_never_used() -> None:
 def test_terms_are_judged(values: tuple[float, float, float, float, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Terms(*values)
+
+
+def test_where_all_is_doubt_uniform_progress_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = semi_markov(8, 400, 2, 1)
+    starts = list(range(0, 330, 30))
+
+    def costs(policy: Policy) -> list[float]:
+        return [float(usd) for usd in replay([made], starts, DAY, policy).cost_usd]
+
+    uniform = costs(UniformProgress())
+    assert costs(Ours([made], DAY)) != uniform
+    monkeypatch.setattr(deadline_dp, "DOUBT", 1e9)
+    assert costs(Ours([made], DAY)) == pytest.approx(uniform)
+
+
+def test_of_three_markets_the_two_that_complete_each_other_are_planned() -> None:
+    a = market("#####....." * 60, name="a")
+    twin = market("####......" * 60, name="twin")
+    other = market("......####" * 60, name="other")
+    terms = Terms(4, 5, 0.2, 3.06, 0.9731)
+    seen: list[tuple[int, ...]] = []
+
+    class Watched(Ours):
+        def choose(self, view: View) -> Ints:
+            modes = super().choose(view)
+            assert self._plan is not None
+            seen.append(self._plan.slots)
+            return modes
+
+    replay([twin, a, other], [500], terms, Watched([twin, a, other], terms))
+    assert set(seen) == {(1, 2)}
