@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tenure.cli.forecasts import LEVELS
 from tenure.dispatch import foretell
 from tenure.dispatch.foretell import DRAWN_EVERY_S, Foreseen
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.lifetimes import LifetimeBook, scored
 from tenure.dispatch.loop import Dispatcher
+from tenure.plan.predict import LEVELS
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.machine import Finish
@@ -161,10 +161,10 @@ def test_numbers_that_cannot_be_cost_a_forecast_and_no_round(
     assert rows_of(pool.dispatcher) == []
 
 
-def test_a_job_as_long_as_a_worker_may_tell_is_said_never_to_end(clock: FakeClock) -> None:
+def test_a_job_that_needs_hundreds_of_machines_is_said_never_to_end(clock: FakeClock) -> None:
     pool = Pool(clock, 1)
     worker = pool.started()[0]
-    worker.train(100, 2.0, total=10**12)
+    worker.train(100, 2.0, total=3_000_000)
     pool.tick()
     worker.release()
     pool.tick()
