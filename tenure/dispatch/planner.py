@@ -96,7 +96,8 @@ class Planner:
         ]
         usable = [each for each in usable if not _too_short(each[1])]
         left = self._observatory.left(view.job)
-        times = self._times(view.job, left, usable) if left else _guessed(view, usable)
+        times = self._times(view.job, left, usable) if left else None
+        times = times or _guessed(view, usable)
         found = [
             self._prospect(rung, now, *each, _age_s(view, rung.name))
             for (rung, now), each in zip(usable, times, strict=True)
@@ -105,10 +106,10 @@ class Planner:
 
     def _times(
         self, job: str, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
-    ) -> list[tuple[float, float]]:
+    ) -> list[tuple[float, float]] | None:
         """How long what is left takes on each rung, and what lies between two milestones.
 
-        Where nobody can say it is taken for a rung in the middle, until its first milestone tells; it is
+        ``None`` where nobody can say it of any. Where nobody can say it of one, it is taken for a rung in the middle, until its first milestone tells; it is
         neither counted out nor the cheapest by ignorance.
         """
         between = self._observatory.milestone_work(job, left)
@@ -121,7 +122,7 @@ class Planner:
             found.append(pace and (takes_s(left.amount, *pace), milestone_s))
         known = [each for each in found if each]
         if not known:
-            return [(math.inf, UNKNOWN_MILESTONE_S)] * len(usable)
+            return None
         middle = (median(each[0] for each in known), median(each[1] for each in known))
         return [each or middle for each in found]
 

@@ -297,3 +297,40 @@ def test_a_saving_moves_nobody_after_the_last_moment() -> None:
     now_s = of(outlook(40.0)).latest_s
     pressed = replace(job, advice=of(outlook(40.0), now_s))
     assert decided(pressed, now_s, bills)[0] == Wait("j")
+
+
+def test_a_slow_rung_is_not_taken_for_what_the_rest_costs_elsewhere() -> None:
+    """Free, and never on time: most of the job would be done on the sure rung all the same."""
+    free = Prospect("free", 1000 * H, 0.0, 0.0)
+    middle = Prospect("mid", 10 * H, 0.0, 0.5)
+    assert of(outlook(40.0, free, middle, DEAR)).order[0] == "mid"
+    assert of(outlook(40.0, replace(free, run_s=45 * H), middle, DEAR)).order[0] == "free"
+
+
+def test_a_sure_rung_that_is_too_late_is_not_called_the_last_moment() -> None:
+    fast = replace(SPOT, run_s=2 * H)
+    advice = of(outlook(4.0, DEAR, fast))
+    assert advice.reason == "due in 4.0 h, and dear needs 5.0 h: spot may be in time"
+
+
+def test_nobody_bounces_between_two_machines_that_are_slower_than_any_was() -> None:
+    """What the other rung promises is believed less after each move."""
+    job, here = outlook(5.0), replace(MIDDLE, run_s=7.2 * H, start_s=0.0)
+    other = replace(MIDDLE, rung="other", run_s=5.5 * H)
+    moves = 0
+    while hurry(of(job), here, [other], 5 * H, 0.0, moves):
+        moves += 1
+    assert moves == 1
+
+
+def test_a_young_attempt_is_not_hurried_and_a_critical_one_stays_on_sure_rungs() -> None:
+    bills = (BillView("j", 1, "spot"),)
+    now_s = of(outlook(8.0)).latest_s
+    late = replace(held(of(outlook(8.0), now_s), "spot"), deadline_s=8 * H)
+    assert late.pace is not None
+    young = replace(late, pace=replace(late.pace, steps=5))
+    assert decided(young, now_s, bills)[0] == Wait("j")
+    sure_here = replace(
+        late, critical=True, prospects=(replace(SPOT, rung="dear"), replace(SPOT, sure=True))
+    )
+    assert decided(sure_here, now_s, bills)[0] == Wait("j")

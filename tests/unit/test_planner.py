@@ -15,6 +15,7 @@ from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S
 from tenure.dispatch.views import JobView
 from tenure.plan.advise import UNKNOWN_SHARE
 from tenure.plan.enlist import enlist
+from tenure_protocol.records import Lifetime
 from tests.fake_clock import FakeClock
 from tests.unit.test_dispatcher import ListingRunner
 from tests.unit.test_observations import Pool, Worker
@@ -158,3 +159,118 @@ def test_what_a_lost_machine_undoes_is_counted_by_the_milestones_of_such_work(
         fast = next(each for each in shop.view(number).prospects if each.rung == "demand")
         ratio = fast.run_s / spot.run_s
         assert fast.milestone_s == pytest.approx(spot.milestone_s * ratio)
+
+
+def test_a_rung_with_too_few_cards_or_too_short_a_wall_is_no_prospect(clock: FakeClock) -> None:
+    shop = Shop(clock)
+    world = shop.dispatcher.world
+    shop.tick()
+    for memory in world.jobs.values():
+        assert memory.spec is not None
+        memory.spec = replace(memory.spec, cards=4)
+        memory.over = None
+    assert shop.view(1).prospects == () and shop.view(1).advice is None
+    shop = Shop(clock)
+    shop.dispatcher = shop.shop(rates={"credits": 2.0})
+    trained(shop)
+    rung = shop.dispatcher.rungs["spot"]
+    short = replace(rung, capacity=replace(rung.capacity, wall_s=10.0))
+    shop.dispatcher.rungs["spot"] = short  # type: ignore[index]
+    assert "spot" not in {each.rung for each in shop.view(1).prospects}, "it takes 50 s to start"
+
+
+def test_a_spent_budget_takes_its_rungs_out(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(clock)
+    shop.tick()
+    monkeypatch.setattr(shop.dispatcher.spending, "spent", lambda: {("p", "usd"): "it is spent"})
+    assert [each.rung for each in shop.view(1).prospects] == ["credits"]
+
+
+def test_a_card_without_a_peak_is_foreseen_in_the_middle(clock: FakeClock) -> None:
+    """It is held like any dear rung, and not launched at once because nobody knows it."""
+    shop = Shop(clock)
+    rung = shop.dispatcher.rungs["demand"]
+    shop.dispatcher.rungs["demand"] = replace(rung, card="acme-9000")  # type: ignore[index]
+    trained(shop)
+    view = shop.view(1)
+    times = {each.rung: each.run_s for each in view.prospects}
+    assert times["demand"] == pytest.approx((times["spot"] + times["credits"]) / 2)
+    assert view.advice and "demand" in view.advice.held
+
+
+def test_a_new_dispatcher_knows_how_long_jobs_are(clock: FakeClock) -> None:
+    """Of a job that waits with a milestone, and of its like: from the manifest under the witness."""
+    shop = Shop(clock)
+    trained(shop).release()
+    shop.tick()
+    told = [shop.dispatcher.observatory.left(spec.id) for spec in shop.specs]
+    shop.dispatcher = shop.shop()
+    shop.dispatcher.look()
+    again = [shop.dispatcher.observatory.left(spec.id) for spec in shop.specs]
+    assert again == told and told[0] and told[1] and told[0].amount < told[1].amount
+
+
+def test_one_lie_moves_nobody_elses_last_moment(clock: FakeClock) -> None:
+    """Of three jobs of a configuration the middle total counts; a total below what was done is none."""
+    shop = Shop(clock, count=4)
+    shop.tick()
+    shop.tick(50.0)
+    workers = [Worker(shop, spec) for spec in shop.specs[:3]]
+    shop.tick()
+    for worker, total in zip(workers, (40_000, 41_000, 1_000_000), strict=True):
+        worker.train(100, 2.0, total=total)
+    shop.tick()
+    left = shop.dispatcher.observatory.left(shop.specs[3].id)
+    assert left is not None and left.amount / left.per_step == 41_000
+    workers[1].train(100, 2.0, total=150)
+    shop.tick(120.0)
+    left = shop.dispatcher.observatory.left(shop.specs[1].id)
+    assert left is not None and left.amount / left.per_step == 40_900, "as it said before"
+
+
+@pytest.mark.parametrize("hours", [10**400, 1e308, 1e6])
+def test_a_deadline_beyond_ten_years_is_none(clock: FakeClock, hours: object) -> None:
+    shop = Shop(clock, hours)
+    shop.tick()
+    assert shop.view().deadline_s is None
+
+
+@pytest.mark.parametrize("wall_s", [0.0, -1.0, 1e-300])
+def test_a_wall_that_cannot_be_ends_no_round(clock: FakeClock, wall_s: float) -> None:
+    shop = Shop(clock)
+    rung = shop.dispatcher.rungs["spot"]
+    odd = replace(rung, capacity=replace(rung.capacity, wall_s=wall_s))
+    shop.dispatcher.rungs["spot"] = odd  # type: ignore[index]
+    trained_elsewhere = shop.tick()
+    assert "the planner" not in trained_elsewhere.troubles
+
+
+def test_numbers_that_no_machine_can_have_end_no_round(clock: FakeClock) -> None:
+    shop = Shop(clock)
+    worker = trained(shop)
+    worker.train(100, 2.0, flops=5e-324, total=40_000)
+    shop.tick(120.0)
+    book = shop.dispatcher.observatory.lifetimes
+    for number in range(2):
+        book.put(("spotty", "Tesla T4"), Lifetime(f"x{number}", 1, "spot", "lost", held_s=1e308))
+    clock.sleep(700.0)
+    tick = shop.tick()
+    assert "the planner" not in tick.troubles and shop.view(1).advice is not None
+
+
+def test_a_planner_that_fails_leaves_the_users_order_and_says_so(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr("tenure.dispatch.planner.advise", broken)
+    shop = Shop(clock)
+    tick = shop.tick()
+    action, _ = shop.decided(tick)
+    assert isinstance(action, decide.Launch) and action.rung == "demand"
+    assert tick.troubles["the planner"] == (
+        "it failed, and the order of the plan holds: ZeroDivisionError: float division by zero"
+    )
