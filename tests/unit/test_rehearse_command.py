@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +31,7 @@ from tenure_protocol.records import (
 from tenure_protocol.store.api import Written
 from tenure_protocol.store.directory import DirectoryStore
 from tests.tenure_command import complaint, tenure
-from tests.unit.test_cli import CLAIM, FINISH, HOLDER, RESERVE, Shop, spec
+from tests.unit.test_cli import CLAIM, FINISH, HOLDER, RESERVE, ROOT, Shop, spec
 
 T4, A100 = "Tesla T4", "NVIDIA A100-SXM4-40GB"
 FLOPS, STEPS, STEP_S = 1e13, 9_000, 2.0
@@ -446,3 +448,37 @@ def test_the_other_rehearsals_keep_their_names(folder: Folder) -> None:
     lease = complaint("rehearse", "lease", "--steps", "no.csv")
     assert "no.csv: there is no such file of step times" in lease.err
     assert tenure("rehearse").code == 2
+
+
+# ------------------------------------------------------------------------------------- the page
+
+
+PAGE = ROOT / "docs" / "rehearse.md"
+
+
+def test_the_example_on_the_page_gives_what_it_says(folder: Folder) -> None:
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    files = {"toml": "tenure.toml", "yaml": "plan.yaml", "json": "market.json"}
+    for language, name in files.items():
+        (text,) = [body for kind, body in blocks if kind == language]
+        (folder.root / name).write_text(text)
+    (console,) = [body for kind, body in blocks if kind == "console"]
+    command, _, said = console.partition("\n")
+    ended = tenure(*shlex.split(command.removeprefix("$ tenure ")))
+    assert ended.code == 0 and ended.out == said
+
+
+def test_the_page_names_every_key_of_the_answer(seen: Folder) -> None:
+    seen.plan("deadline_h: 30")
+    told = seen.play()
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = {key for line in rows for key in re.findall(r"`(\w+)`", line)}
+    nested = [told, told["finish_h"], told["phases_h"], told["faster"], told["rungs"][0]]
+    seen.plan("deadline_h: 1")
+    late = json.loads(tenure("rehearse", "plan.yaml", "--plays", "5", "--json").out)
+    for each in (*nested, late["relaxation"]):
+        assert set(each) <= named, set(each) - named
+    assert set(told["order"]) == {
+        "finish_h", "cost", "on_time", "budget_kept", "never", "moves", "rungs", "phases_h",
+        "wait_h", "faster",
+    }  # fmt: skip
