@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from tenure.dispatch.contract import Quota, Unreachable
+from tenure.dispatch.registry import build_rungs
+from tenure.dispatch.rehearsal import Hints, prepare
 from tenure.plan.enlist import enlist
+from tenure.plan.file import load_plan
+from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -482,3 +486,15 @@ def test_the_page_names_every_key_of_the_answer(seen: Folder) -> None:
         "finish_h", "cost", "on_time", "budget_kept", "never", "moves", "rungs", "phases_h",
         "wait_h", "faster",
     }  # fmt: skip
+
+
+def test_a_loss_is_noticed_after_the_lease_of_the_steps_that_were_seen(seen: Folder) -> None:
+    """Fifty steps of two seconds on spot, where nobody told how they vary; the store's least on the other."""
+    settings = load_settings(start=seen.root, environ={})
+    plan = load_plan(seen.root / "plan.yaml", settings)
+    rungs = build_rungs(settings, only=plan.rungs)
+    made = prepare(plan, rungs, seen.shop.store, SYSTEM, Hints(), {}, {}).script.stations
+    silent_s = {each.name: each.silence_s for each in made}
+    assert silent_s == {"dear": 50 * 0.5 + 3.0, "spot": 50 * 2.0 + 3.0}
+    assert {each.name: each.start_s for each in made} == {"dear": 120.0, "spot": 120.0}
+    assert {each.name: each.load_s for each in made} == {"dear": 30.0, "spot": 30.0}

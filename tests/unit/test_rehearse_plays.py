@@ -636,3 +636,12 @@ def test_who_is_done_before_it_moves_gives_the_kept_machine_back() -> None:
         world.now_s = world.events[0][0]
         world.events.pop(0)[2]()
     assert world.rungs["dear"].kept == 0 and job.moving_to == ""
+
+
+def test_a_wall_on_the_way_costs_the_prospect_another_start() -> None:
+    walled = station("spot", exponential(1e-12, 4 * H), wall_s=4 * H, save_s=0.0)
+    script = Script((kind(10.0, spot=1.0),), (walled,), deadline_s=20 * H)
+    stage = _Stage(script, Luck(script, 0, 0), True)
+    stage._order = ("spot",)
+    (prospect,) = stage._prospects(Job(0, script.jobs[0], script.jobs[0].amount))
+    assert prospect.run_s == pytest.approx(10 * H + 2 * 120.0)
