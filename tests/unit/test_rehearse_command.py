@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -498,3 +499,17 @@ def test_a_loss_is_noticed_after_the_lease_of_the_steps_that_were_seen(seen: Fol
     assert silent_s == {"dear": 50 * 0.5 + 3.0, "spot": 50 * 2.0 + 3.0}
     assert {each.name: each.start_s for each in made} == {"dear": 120.0, "spot": 120.0}
     assert {each.name: each.load_s for each in made} == {"dear": 30.0, "spot": 30.0}
+
+
+RECORDED = Path(os.environ.get("TENURE_TRACES") or ROOT.parent / "shared" / "data") / "spot-traces"
+
+
+def test_a_recorded_market_is_played(seen: Folder) -> None:
+    """The twin of the test above that makes its own market."""
+    file = RECORDED / "availability/1-node/aws-02-15-2023/us-west-2a_v100_1.json"
+    if not file.is_file():
+        pytest.skip(f"there is no {file.name} under $TENURE_TRACES")
+    seen.plan(rungs="[spot]")
+    told = seen.play("--trace", f"spot={file}")
+    (row,) = told["rungs"]
+    assert told["never"] == 0 and row["losses"] > 0 and told["wait_h"] > 6
