@@ -35,7 +35,7 @@ app.command("plan")(rehearse_plan)
 
 @app.callback()
 def rehearse() -> None:
-    """Play a plan before a cent is spent, or a rule on what was recorded.
+    """Play a plan, or a rule, before a cent is spent.
 
     `tenure rehearse PLAN.yaml` is short for `tenure rehearse plan PLAN.yaml`.
     """

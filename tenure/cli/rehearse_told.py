@@ -60,9 +60,7 @@ class Told:
     def show(self) -> None:
         """Print the tables and the sentences."""
         outcome = self.outcome
-        rules = [(ORDER if self.off is None else PLANNER, outcome)]
-        rules += [(ORDER, self.off)] if self.off else []
-        screen.show(("by", "what", "mean", "10 %", "50 %", "90 %"), _spreads(rules))
+        screen.show(("by", "what", "mean", "10 %", "50 %", "90 %"), _spreads(self._rules()))
         typer.echo("")
         screen.show(
             ("rung", "card", "hours", "share", "launches", "lost"),
@@ -82,6 +80,11 @@ class Told:
         if self.ready.assumed:
             typer.echo(screen.plain(f"assumed: {'; '.join(self.ready.assumed)}"))
 
+    def _rules(self) -> list[tuple[str, Outcome]]:
+        if self.off is None:
+            return [(ORDER, self.outcome)]
+        return [(PLANNER, self.outcome), (ORDER, self.off)]
+
     def _sentences(self) -> list[str]:
         outcome, script = self.outcome, self.outcome.script
         retrain = f" and {script.retrain.jobs} of the pinned retrain" if script.retrain else ""
@@ -96,9 +99,10 @@ class Told:
         if outcome.budget_kept is not None:
             budget = ", ".join(f"{amount:g} {name}" for name, amount in script.budget.items())
             found.append(f"P(all is done within the budget of {budget}) {outcome.budget_kept:.2f}")
-        if outcome.never:
-            why = next(each.stuck for each in outcome.plays if each.stuck)
-            found.append(f"{outcome.never:.0%} of the plays never end: {why}")
+        for name, each in self._rules():
+            if each.never:
+                why = next(play.stuck for play in each.plays if play.stuck)
+                found.append(f"{each.never:.0%} of the plays by {name} never end: {why}")
         if phases := outcome.phases:
             found.append(
                 f"of {phases.total_s / _HOUR_S:.1f} h on machines {phases.part:.0%} is computing, "
@@ -120,8 +124,7 @@ class Told:
             return
         figure = Figure(figsize=(10, 4), layout="constrained")
         times, costs = figure.subplots(1, 2)
-        rules = [(PLANNER if self.off else ORDER, self.outcome)]
-        rules += [(ORDER, self.off)] if self.off else []
+        rules = self._rules()
         finishes = {
             name: [p.finish_s / _HOUR_S for p in each.plays if math.isfinite(p.finish_s)]
             for name, each in rules

@@ -239,22 +239,20 @@ class _Stage(World):
 
     def _move(self, job: Job, seat: Seat, told: Advice) -> None:
         station = seat.machine.rung.station
+        elsewhere = [each for each in self._prospects(job) if each.rung != station.name]
+        others = [each for each in elsewhere if self._can_be_had(each)]
         here = next((p for p in self._prospects(job) if p.rung == station.name), None)
         left = self._known_left(job)
-        if here is None or left >= job.left:  # it has shown nothing yet
+        self._restless = True  # looked at again as soon as a machine is free
+        if not others or here is None:
+            return
+        if left >= job.left:  # it has shown nothing yet, and is not judged
             self._wake(self._next_milestone_s(seat))
             return
         run_s = left / seat.per_s * _drag(job.kind, seat.per_s, station.save_s)
         here = replace(here, start_s=0.0, run_s=run_s)
-        others = [
-            each
-            for each in self._prospects(job)
-            if each.rung != station.name and self._can_be_had(each)
-        ]
         moved = hurry(told, here, others, self._due_s, self.now_s)
         if moved is None:
-            late = here.takes_s > self._due_s - self.now_s
-            self._restless = self._restless or late or not here.sure
             if not here.sure:
                 self._wake(self._next_milestone_s(seat))
             return

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +16,11 @@ from typing import Any
 import pytest
 
 from tenure.dispatch.contract import Quota, Unreachable
+from tenure.dispatch.registry import build_rungs
+from tenure.dispatch.rehearsal import Hints, prepare
 from tenure.plan.enlist import enlist
+from tenure.plan.file import load_plan
+from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -29,7 +36,7 @@ from tenure_protocol.records import (
 from tenure_protocol.store.api import Written
 from tenure_protocol.store.directory import DirectoryStore
 from tests.tenure_command import complaint, tenure
-from tests.unit.test_cli import CLAIM, FINISH, HOLDER, RESERVE, Shop, spec
+from tests.unit.test_cli import CLAIM, FINISH, HOLDER, RESERVE, ROOT, Shop, spec
 
 T4, A100 = "Tesla T4", "NVIDIA A100-SXM4-40GB"
 FLOPS, STEPS, STEP_S = 1e13, 9_000, 2.0
@@ -446,3 +453,63 @@ def test_the_other_rehearsals_keep_their_names(folder: Folder) -> None:
     lease = complaint("rehearse", "lease", "--steps", "no.csv")
     assert "no.csv: there is no such file of step times" in lease.err
     assert tenure("rehearse").code == 2
+
+
+# ------------------------------------------------------------------------------------- the page
+
+
+PAGE = ROOT / "docs" / "rehearse.md"
+
+
+def test_the_example_on_the_page_gives_what_it_says(folder: Folder) -> None:
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    files = {"toml": "tenure.toml", "yaml": "plan.yaml", "json": "market.json"}
+    for language, name in files.items():
+        (text,) = [body for kind, body in blocks if kind == language]
+        (folder.root / name).write_text(text)
+    (console,) = [body for kind, body in blocks if kind == "console"]
+    command, _, said = console.partition("\n")
+    ended = tenure(*shlex.split(command.removeprefix("$ tenure ")))
+    assert ended.code == 0 and ended.out == said
+
+
+def test_the_page_names_every_key_of_the_answer(seen: Folder) -> None:
+    seen.plan("deadline_h: 30")
+    told = seen.play()
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = {key for line in rows for key in re.findall(r"`(\w+)`", line)}
+    nested = [told, told["finish_h"], told["phases_h"], told["faster"], told["rungs"][0]]
+    seen.plan("deadline_h: 1")
+    late = json.loads(tenure("rehearse", "plan.yaml", "--plays", "5", "--json").out)
+    for each in (*nested, late["relaxation"]):
+        assert set(each) <= named, set(each) - named
+    assert set(told["order"]) == {
+        "finish_h", "cost", "on_time", "budget_kept", "never", "moves", "rungs", "phases_h",
+        "wait_h", "faster",
+    }  # fmt: skip
+
+
+def test_a_loss_is_noticed_after_the_lease_of_the_steps_that_were_seen(seen: Folder) -> None:
+    """Fifty steps of two seconds on spot, where nobody told how they vary; the store's least on the other."""
+    settings = load_settings(start=seen.root, environ={})
+    plan = load_plan(seen.root / "plan.yaml", settings)
+    rungs = build_rungs(settings, only=plan.rungs)
+    made = prepare(plan, rungs, seen.shop.store, SYSTEM, Hints(), {}, {}).script.stations
+    silent_s = {each.name: each.silence_s for each in made}
+    assert silent_s == {"dear": 50 * 0.5 + 3.0, "spot": 50 * 2.0 + 3.0}
+    assert {each.name: each.start_s for each in made} == {"dear": 120.0, "spot": 120.0}
+    assert {each.name: each.load_s for each in made} == {"dear": 30.0, "spot": 30.0}
+
+
+RECORDED = Path(os.environ.get("TENURE_TRACES") or ROOT.parent / "shared" / "data") / "spot-traces"
+
+
+def test_a_recorded_market_is_played(seen: Folder) -> None:
+    """The twin of the test above that makes its own market."""
+    file = RECORDED / "availability/1-node/aws-02-15-2023/us-west-2a_v100_1.json"
+    if not file.is_file():
+        pytest.skip(f"there is no {file.name} under $TENURE_TRACES")
+    seen.plan(rungs="[spot]")
+    told = seen.play("--trace", f"spot={file}")
+    (row,) = told["rungs"]
+    assert told["never"] == 0 and row["losses"] > 0 and told["wait_h"] > 6

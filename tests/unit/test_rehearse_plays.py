@@ -594,3 +594,54 @@ def _by_the_dispatcher(stage: _Stage) -> set[tuple[str, tuple[str, ...]]]:
         for action, _ in actions
         if isinstance(action, Launch)
     }
+
+
+# ------------------------------------------------------------------------------ small guards
+
+
+@pytest.mark.parametrize(("left_h", "sure"), [(3.0, False), (11.0, True), (None, False)])
+def test_a_rung_of_another_currency_is_sure_as_long_as_its_quota_lasts(
+    left_h: float | None, sure: bool
+) -> None:
+    """Credits that no platform tells are used, and not counted on."""
+    rung = station("week", account="q", on_demand=True, currency="credits")
+    quotas = {} if left_h is None else {"q": Allowance(left_h, 0.0)}
+    script = Script((kind(10.0, week=1.0),), (rung,), deadline_s=20 * H, quotas=quotas)
+    stage = _Stage(script, Luck(script, 0, 0), True)
+    stage._order = ("week",)
+    (prospect,) = stage._prospects(Job(0, script.jobs[0], script.jobs[0].amount))
+    assert prospect.sure is sure
+
+
+def test_no_machine_is_started_that_would_end_before_its_start() -> None:
+    rung = station("spot", exponential(1e-12, 60.0), wall_s=60.0)
+    one = play(Script((kind(spot=1.0),), (rung,)), 0, 0)
+    assert one.used["spot"].launches == 0 and math.isinf(one.finish_s)
+
+
+def test_a_job_that_no_machine_brings_to_a_milestone_never_ends() -> None:
+    rung = station("spot", exponential(1e-12, 200.0), wall_s=200.0, load_s=300.0)
+    one = play(Script((kind(spot=1.0),), (rung,)), 0, 0)
+    assert one.stuck == "200 machines in a row were gone before a milestone"
+    assert one.used["spot"].launches == 200
+
+
+def test_who_is_done_before_it_moves_gives_the_kept_machine_back() -> None:
+    script = Script((kind(1.0, spot=1.0, dear=2.0),), (DEAR, replace(SPOT, curve=CALM)))
+    world = World(script, Luck(script, 0, 0))
+    job = Job(0, script.jobs[0], script.jobs[0].amount)
+    world.launch(world.rungs["spot"], [job])
+    world.rungs["dear"].kept, job.moving_to = 1, "dear"
+    while not job.over:
+        world.now_s = world.events[0][0]
+        world.events.pop(0)[2]()
+    assert world.rungs["dear"].kept == 0 and job.moving_to == ""
+
+
+def test_a_wall_on_the_way_costs_the_prospect_another_start() -> None:
+    walled = station("spot", exponential(1e-12, 4 * H), wall_s=4 * H, save_s=0.0)
+    script = Script((kind(10.0, spot=1.0),), (walled,), deadline_s=20 * H)
+    stage = _Stage(script, Luck(script, 0, 0), True)
+    stage._order = ("spot",)
+    (prospect,) = stage._prospects(Job(0, script.jobs[0], script.jobs[0].amount))
+    assert prospect.run_s == pytest.approx(10 * H + 2 * 120.0)
