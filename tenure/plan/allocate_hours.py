@@ -45,9 +45,9 @@ def _alone(jobs: list[Job], rungs: list[Rung]) -> NDArray[np.float64]:
     per_card = np.array([inf if job.flops is None else job.flops / job.cards for job in jobs])
     speed = np.array([rung.speed for rung in rungs])
     flops_per_h = np.array([(rung.flops_per_s or 0.0) * rung.speed * _HOUR_S for rung in rungs])
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         by_flops: NDArray[np.float64] = per_card[:, None] / flops_per_h[None, :]
-    found: NDArray[np.float64] = np.minimum(given_h[:, None] / speed[None, :], by_flops)
+        found: NDArray[np.float64] = np.minimum(given_h[:, None] / speed[None, :], by_flops)
     return found
 
 
@@ -74,7 +74,7 @@ def _with_losses(
 
 def _allowed(jobs: list[Job], rungs: list[Rung]) -> NDArray[np.bool_]:
     """By kind, environment, cards, and critical jobs only where it is sure."""
-    wanted = [(job.kind, job.environment, job.critical, job.cards) for job in jobs]
+    wanted = [(job.kind, job.environment, job.sure_only, job.cards) for job in jobs]
     rows = {
         each: np.array(
             [

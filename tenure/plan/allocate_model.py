@@ -215,19 +215,32 @@ class Problem:
         if it.environment is not None and it.environment not in at.environments:
             proves = ", ".join(at.environments) or "none"
             return f"cannot prove environment {it.environment} (it proves: {proves})"
-        if it.critical and at.spot:
-            return "is spot, and the job is critical"
+        if it.sure_only and at.spot:
+            return f"is spot, and the job is critical{self._why_critical(it)}"
         if it.cards > at.cards:
             return f"a launch has {at.cards} card{'s' * (at.cards > 1)}, the job needs {it.cards}"
         if work_h(it, at) is None:
             return "nobody knows how long it takes there"
-        hours = launch_hours(it, at)
-        if isinf(hours) and at.wall_h is not None:
-            return (
-                f"its milestones are {it.milestone_h:g} h apart, and a launch lives {at.wall_h:g} h there, "
-                f"{at.start_h:g} of them to start"
-            )
-        return "it would never end there, so often are its machines lost" if isinf(hours) else None
+        return self._endless(it, at) if isinf(launch_hours(it, at)) else None
+
+    @staticmethod
+    def _why_critical(job: Job) -> str:
+        if job.critical:
+            return ""
+        return f", since it is pinned to {job.environment}; critical: false lets it go there"
+
+    @staticmethod
+    def _endless(job: Job, rung: Rung) -> str:
+        """Why a job takes for ever on a rung."""
+        if isinf(launch_hours(job, rung.model_copy(update={"wall_h": None}))):
+            if rung.hazard_per_h:
+                return "it would never end there, so often are its machines lost"
+            return "it takes longer there than can be counted, though no machine is lost"
+        assert rung.wall_h is not None, "nothing else is without an end"
+        return (
+            f"its milestones are {job.milestone_h:g} h apart, and a launch lives {rung.wall_h:g} h there, "
+            f"{rung.start_h:g} of them to start"
+        )
 
     def too_long(self, job: int, rung: int, due_h: float | None = None) -> str | None:
         """That it cannot end in time there, even alone."""
