@@ -99,7 +99,7 @@ def _within_quota(
     for window in account.windows:
         lasts_h = np.clip(np.minimum(window.to_h, due_h) - window.from_h, 0.0, None)
         most_h += np.minimum(lasts_h, window.amount / rate if rate else inf)
-    hours[hours[:, rung] > most_h + _SLACK, rung] = inf
+    hours[hours[:, rung] > most_h + problem.quota_slack_h(rung), rung] = inf
 
 
 def _within_budgets(problem: Problem, hours: NDArray[np.float64]) -> None:
@@ -110,5 +110,6 @@ def _within_budgets(problem: Problem, hours: NDArray[np.float64]) -> None:
         most = np.array([min(job.budget.get(currency, inf), whole) for job in problem.jobs])
         for r, rung in enumerate(problem.rungs):
             if rung.price.currency == currency and rung.price.per_h:
-                least = hours[:, r] * rung.price.per_h * cards / rung.cards
+                part = cards / rung.cards if problem.packs(r) else 1.0
+                least = hours[:, r] * rung.price.per_h * part
                 hours[least > most + _SLACK, r] = inf

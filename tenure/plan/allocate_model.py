@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Hours, dollars and units that rounding may be off by; the solver's own tolerance is of this size.
 SLACK = 1e-6
+#: What an answer may be off by: the slack of some of its jobs together.
+TOLERANCE = 1e-4
 _HOUR_S = 3600.0
 
 
@@ -252,7 +254,7 @@ class Problem:
                 f"takes {hours:.4g} h, {hours - due_h:.4g} h longer than its {whose} of {due_h:g} h"
             )
         most_h = self.working_h(rung, due_h)
-        if hours > most_h + SLACK:
+        if hours > most_h + self.quota_slack_h(rung):
             return f"takes {hours:.4g} h, and the quota has {most_h:.4g} h until its {whose} of {due_h:g} h"
         return None
 
@@ -269,11 +271,17 @@ class Problem:
     def least_amount(self, job: int, rung: int) -> float:
         """What a job costs at least, in the currency of the rung: its cards' part of its hours.
 
-        What a launch costs is told to its jobs by their card-hours.
+        What a launch costs is told to its jobs by their card-hours; a job that has it alone pays for all of it.
         """
         it = self.rungs[rung]
         hours = launch_hours(self.jobs[job], it)
-        return hours * it.price.per_h * self.jobs[job].cards / it.cards if it.price.per_h else 0.0
+        part = self.jobs[job].cards / it.cards if self.packs(rung) else 1.0
+        return hours * it.price.per_h * part if it.price.per_h else 0.0
+
+    def quota_slack_h(self, rung: int) -> float:
+        """Hours that rounding may be off by, so that neither they nor their price come to more than the slack."""
+        account = self.account_of.get(rung)
+        return SLACK / max(1.0, account.rate(rung)) if account else SLACK
 
     def working_h(self, rung: int, until_h: float) -> float:
         """Hours that one launch after the other can work on a rung before ``until_h``, quota in mind."""
