@@ -40,6 +40,7 @@ _BOUNDS = {
     "less_than_equal": ("le", "must be at most"),
 }
 _SHOWN_CHARS = 60
+_LONG = 1e12  # a bound from here on is told as 1e+30 and not with all its digits
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -138,7 +139,8 @@ def _sentence(detail: ErrorDetails) -> str:
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         limit = context[bound]
-        return f"{words} {int(limit) if limit == int(limit) else limit}, not {shown(value)}"
+        plain = int(limit) if limit == int(limit) and abs(limit) < _LONG else f"{limit:g}"
+        return f"{words} {plain}, not {shown(value)}"
     if kind == "too_short":
         return f"needs at least {context['min_length']} entries, it has {context['actual_length']}"
     if kind == "string_too_short":

@@ -87,7 +87,7 @@ def _prices(
     """Dollars of one more hour now, by rung; ``None`` where the jobs do not fit."""
     # Inside: pydantic and scipy are slow to import, and few rounds ask.
     from tenure.plan.allocate_model import Problem
-    from tenure.plan.allocate_scenario import Job, Price, Scenario
+    from tenure.plan.allocate_scenario import LONGEST_H, MOST, MOST_COUNT, Job, Price, Scenario
     from tenure.plan.allocate_scenario import Rung as Way
     from tenure.plan.shadow import shadow_prices
 
@@ -100,13 +100,12 @@ def _prices(
         if owner == name and view.quota is not None:
             quota = _quota(view.quota, seen.unix_s)
         price = rung.price
+        per_h = min(price.per_h, MOST) if price else 0.0
         ways.append(
             Way(
                 name=name,
-                price=Price(
-                    currency=price.currency if price else "usd", per_h=price.per_h if price else 0.0
-                ),
-                concurrency=max(1, rung.capacity.launches),
+                price=Price(currency=price.currency if price else "usd", per_h=per_h),
+                concurrency=min(max(1, rung.capacity.launches), MOST_COUNT),
                 quota=quota,
                 quota_of=owner if owner not in (None, name) and view.quota is not None else None,
             )
@@ -119,28 +118,33 @@ def _prices(
         jobs.append(
             Job(
                 name=job,
-                hours_on={each.rung: max(each.takes_s / _HOUR_S, _LEAST_H) for each in rows},
-                deadline_h=(due_s - now_s) / _HOUR_S if keeps and due_s is not None else None,
+                hours_on={
+                    each.rung: min(max(each.takes_s / _HOUR_S, _LEAST_H), LONGEST_H)
+                    for each in rows
+                },
+                deadline_h=min(max((due_s - now_s) / _HOUR_S, _LEAST_H), LONGEST_H)
+                if keeps and due_s is not None
+                else None,
             )
         )
     named = {way.price.currency for way in ways} - {"usd"}
     scenario = Scenario(
         jobs=jobs,
         rungs=sorted(ways, key=lambda way: way.name),
-        rates={currency: rate for currency, rate in rates.items() if currency in named},
+        rates={currency: min(rate, MOST) for currency, rate in rates.items() if currency in named},
     )
     found = shadow_prices(Problem(scenario))
     return None if found is None else {name: found.worth(name) for name in owners.values()}
 
 
 def _quota(left: Left, unix_s: float) -> Quota:
-    from tenure.plan.allocate_scenario import Quota
+    from tenure.plan.allocate_scenario import LONGEST_H, MOST, Quota
 
     renews_at_s = left.renews_at_s
     return Quota(
-        left=left.hours,
+        left=min(left.hours, MOST),
         renews_in_h=None
         if renews_at_s is None
-        else max((renews_at_s - unix_s) / _HOUR_S, _LEAST_H),
-        granted=None if left.granted_h is None else max(left.granted_h, 0.0),
+        else min(max((renews_at_s - unix_s) / _HOUR_S, _LEAST_H), LONGEST_H),
+        granted=None if left.granted_h is None else min(max(left.granted_h, 0.0), MOST),
     )

@@ -15,7 +15,7 @@ from typing import Literal
 
 from tenure.plan.allocate_launches import Launch, amounts, cost_shares, violations
 from tenure.plan.allocate_mip import MOST_WHOLE, OutOfTime, Solved, size, solve
-from tenure.plan.allocate_model import SLACK, Problem
+from tenure.plan.allocate_model import SLACK, TOLERANCE, Problem
 from tenure.plan.allocate_relax import demand_feasible, demand_feasible_alone
 from tenure.plan.allocate_scenario import Scenario
 from tenure.plan.shadow import ShadowPrices, is_small, shadow_prices
@@ -220,6 +220,8 @@ def _allocation(
     wrong = violations(problem, launches)
     assert not wrong, "; ".join(wrong)
     prices = prices or shadow_prices(problem, frozenset(left))
+    # The program that places whole jobs is solved to a tolerance, at whose edge theirs is infeasible.
+    prices = prices or shadow_prices(problem, frozenset(left), TOLERANCE)
     assert prices is not None, "what is placed whole can be placed in parts"
     return Allocation(problem, tuple(launches), left, method, why, optimal, prices)
 

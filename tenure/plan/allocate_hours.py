@@ -45,9 +45,9 @@ def _alone(jobs: list[Job], rungs: list[Rung]) -> NDArray[np.float64]:
     per_card = np.array([inf if job.flops is None else job.flops / job.cards for job in jobs])
     speed = np.array([rung.speed for rung in rungs])
     flops_per_h = np.array([(rung.flops_per_s or 0.0) * rung.speed * _HOUR_S for rung in rungs])
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         by_flops: NDArray[np.float64] = per_card[:, None] / flops_per_h[None, :]
-    found: NDArray[np.float64] = np.minimum(given_h[:, None] / speed[None, :], by_flops)
+        found: NDArray[np.float64] = np.minimum(given_h[:, None] / speed[None, :], by_flops)
     return found
 
 
@@ -74,7 +74,7 @@ def _with_losses(
 
 def _allowed(jobs: list[Job], rungs: list[Rung]) -> NDArray[np.bool_]:
     """By kind, environment, cards, and critical jobs only where it is sure."""
-    wanted = [(job.kind, job.environment, job.critical, job.cards) for job in jobs]
+    wanted = [(job.kind, job.environment, job.sure_only, job.cards) for job in jobs]
     rows = {
         each: np.array(
             [
@@ -99,7 +99,7 @@ def _within_quota(
     for window in account.windows:
         lasts_h = np.clip(np.minimum(window.to_h, due_h) - window.from_h, 0.0, None)
         most_h += np.minimum(lasts_h, window.amount / rate if rate else inf)
-    hours[hours[:, rung] > most_h + _SLACK, rung] = inf
+    hours[hours[:, rung] > most_h + problem.quota_slack_h(rung), rung] = inf
 
 
 def _within_budgets(problem: Problem, hours: NDArray[np.float64]) -> None:
@@ -110,5 +110,6 @@ def _within_budgets(problem: Problem, hours: NDArray[np.float64]) -> None:
         most = np.array([min(job.budget.get(currency, inf), whole) for job in problem.jobs])
         for r, rung in enumerate(problem.rungs):
             if rung.price.currency == currency and rung.price.per_h:
-                least = hours[:, r] * rung.price.per_h * cards / rung.cards
+                part = cards / rung.cards if problem.packs(r) else 1.0
+                least = hours[:, r] * rung.price.per_h * part
                 hours[least > most + _SLACK, r] = inf

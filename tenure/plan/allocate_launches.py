@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tenure.plan.allocate_model import SLACK, Problem
+from tenure.plan.allocate_model import SLACK, TOLERANCE, Problem
 
 Runs = tuple[tuple[float, float], ...]
 
@@ -106,11 +106,11 @@ def violations(problem: Problem, launches: Sequence[Launch]) -> list[str]:
     for name, used in taken(problem, launches).items():
         windows = next(it.windows for it in problem.accounts if it.name == name)
         for window, amount in zip(windows, used, strict=True):
-            if amount > window.amount + 1e-4:
+            if amount > window.amount + TOLERANCE:
                 found.append(f"quota {name} has {window.amount:g} and {amount:g} are used")
     spent = amounts(problem, launches)
     for currency, most in problem.scenario.budget.items():
-        if spent.get(currency, 0.0) > most + 1e-4:
+        if spent.get(currency, 0.0) > most + TOLERANCE:
             found.append(f"{spent[currency]:g} {currency} are spent of {most:g}")
     return found
 
@@ -134,16 +134,16 @@ def _of_launch(problem: Problem, launch: Launch) -> list[str]:
     if rung.concurrency is not None and not launch.place < rung.concurrency:
         found.append(f"{rung.name} has too many launches at once")
     worked_h = sum(to_h - from_h for from_h, to_h in launch.runs)
-    if abs(worked_h - launch.hours) > 1e-4:
+    if abs(worked_h - launch.hours) > TOLERANCE:
         found.append(f"a launch on {rung.name} works {worked_h:g} h of {launch.hours:g}")
     for job, amount in zip(launch.jobs, cost_shares(problem, launch), strict=True):
         hours = float(problem.launch_h[job, launch.rung])
         it = problem.jobs[job]
         if not hours <= launch.hours + SLACK:
             found.append(f"job {it.name} takes {hours:g} h on a launch of {launch.hours:g} h")
-        elif launch.until_h(hours) > problem.due_h[job] + 1e-4:
+        elif launch.until_h(hours) > problem.due_h[job] + TOLERANCE:
             found.append(f"job {it.name} ends after {problem.due_h[job]:g} h")
-        if amount > it.budget.get(rung.price.currency, amount) + 1e-4:
+        if amount > it.budget.get(rung.price.currency, amount) + TOLERANCE:
             found.append(f"job {it.name} costs {amount:g} {rung.price.currency}")
     return found
 
@@ -158,5 +158,5 @@ def _of_places(problem: Problem, launches: Sequence[Launch]) -> list[str]:
     return [
         f"two launches are on place {place} of {problem.rungs[rung].name} at {from_h:g} h"
         for (rung, place, _, to_h), (rung_2, place_2, from_h, _) in pairwise(runs)
-        if (rung, place) == (rung_2, place_2) and from_h < to_h - 1e-4
+        if (rung, place) == (rung_2, place_2) and from_h < to_h - TOLERANCE
     ]

@@ -303,7 +303,7 @@ class _Model:
 
     def _weight(self, job: int) -> float:
         """What it counts to leave a job out: one critical job more than all others together."""
-        return 1.0 + len(self._problem.jobs) * self._problem.jobs[job].critical
+        return 1.0 + len(self._problem.jobs) * self._problem.jobs[job].sure_only
 
     def _launch_terms(self, on: _OnRung, per_h: float) -> list[tuple[int, float]]:
         return [(on.member[m, m], per_h * float(self._hours[m, on.rung])) for m in on.jobs if per_h]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Hours, dollars and units that rounding may be off by; the solver's own tolerance is of this size.
 SLACK = 1e-6
+#: What an answer may be off by: the slack of some of its jobs together.
+TOLERANCE = 1e-4
 _HOUR_S = 3600.0
 
 
@@ -215,19 +217,32 @@ class Problem:
         if it.environment is not None and it.environment not in at.environments:
             proves = ", ".join(at.environments) or "none"
             return f"cannot prove environment {it.environment} (it proves: {proves})"
-        if it.critical and at.spot:
-            return "is spot, and the job is critical"
+        if it.sure_only and at.spot:
+            return f"is spot, and the job is critical{self._why_critical(it)}"
         if it.cards > at.cards:
             return f"a launch has {at.cards} card{'s' * (at.cards > 1)}, the job needs {it.cards}"
         if work_h(it, at) is None:
             return "nobody knows how long it takes there"
-        hours = launch_hours(it, at)
-        if isinf(hours) and at.wall_h is not None:
-            return (
-                f"its milestones are {it.milestone_h:g} h apart, and a launch lives {at.wall_h:g} h there, "
-                f"{at.start_h:g} of them to start"
-            )
-        return "it would never end there, so often are its machines lost" if isinf(hours) else None
+        return self._endless(it, at) if isinf(launch_hours(it, at)) else None
+
+    @staticmethod
+    def _why_critical(job: Job) -> str:
+        if job.critical:
+            return ""
+        return f", since it is pinned to {job.environment}; critical: false lets it go there"
+
+    @staticmethod
+    def _endless(job: Job, rung: Rung) -> str:
+        """Why a job takes for ever on a rung."""
+        if isinf(launch_hours(job, rung.model_copy(update={"wall_h": None}))):
+            if rung.hazard_per_h:
+                return "it would never end there, so often are its machines lost"
+            return "it takes longer there than can be counted, though no machine is lost"
+        assert rung.wall_h is not None, "nothing else is without an end"
+        return (
+            f"its milestones are {job.milestone_h:g} h apart, and a launch lives {rung.wall_h:g} h there, "
+            f"{rung.start_h:g} of them to start"
+        )
 
     def too_long(self, job: int, rung: int, due_h: float | None = None) -> str | None:
         """That it cannot end in time there, even alone."""
@@ -239,7 +254,7 @@ class Problem:
                 f"takes {hours:.4g} h, {hours - due_h:.4g} h longer than its {whose} of {due_h:g} h"
             )
         most_h = self.working_h(rung, due_h)
-        if hours > most_h + SLACK:
+        if hours > most_h + self.quota_slack_h(rung):
             return f"takes {hours:.4g} h, and the quota has {most_h:.4g} h until its {whose} of {due_h:g} h"
         return None
 
@@ -256,11 +271,17 @@ class Problem:
     def least_amount(self, job: int, rung: int) -> float:
         """What a job costs at least, in the currency of the rung: its cards' part of its hours.
 
-        What a launch costs is told to its jobs by their card-hours.
+        What a launch costs is told to its jobs by their card-hours; a job that has it alone pays for all of it.
         """
         it = self.rungs[rung]
         hours = launch_hours(self.jobs[job], it)
-        return hours * it.price.per_h * self.jobs[job].cards / it.cards if it.price.per_h else 0.0
+        part = self.jobs[job].cards / it.cards if self.packs(rung) else 1.0
+        return hours * it.price.per_h * part if it.price.per_h else 0.0
+
+    def quota_slack_h(self, rung: int) -> float:
+        """Hours that rounding may be off by, so that neither they nor their price come to more than the slack."""
+        account = self.account_of.get(rung)
+        return SLACK / max(1.0, account.rate(rung)) if account else SLACK
 
     def working_h(self, rung: int, until_h: float) -> float:
         """Hours that one launch after the other can work on a rung before ``until_h``, quota in mind."""

@@ -10,7 +10,7 @@ from tenure.bad_input import KeyPath
 from tenure.plan.allocate_launches import amounts
 from tenure.plan.allocate_mip import OutOfTime, Solved, solve
 from tenure.plan.allocate_model import Problem, launch_hours
-from tenure.plan.allocate_scenario import LONGEST_H, MOST_RENEWALS, USD, Scenario
+from tenure.plan.allocate_scenario import LONGEST_H, MOST, MOST_RENEWALS, USD, Scenario
 
 _PRECISION_H = 0.01
 
@@ -30,7 +30,10 @@ class _Option:
 
 
 def demand_feasible_alone(problem: Problem, job: int) -> None:
-    """Raise UsageError where a job's deadline or budget alone keeps it off every rung that takes its kind."""
+    """Raise UsageError where time or a budget alone keeps a job off every rung that takes its kind.
+
+    Time is its deadline, or the horizon where that is earlier. Returns where no time and no budget would help.
+    """
     found = (_option(problem, job, r) for r in range(len(problem.rungs)))
     options = [option for option in found if option is not None]
     it = problem.jobs[job]
@@ -39,12 +42,12 @@ def demand_feasible_alone(problem: Problem, job: int) -> None:
     if dear:
         _too_dear(problem, job, min(dear, key=lambda each: each.over), late)
     late = late or options
-    if not late or it.deadline_h is None or it.deadline_h > problem.until_h:
+    if not late:
         return
     first = min(late, key=lambda each: each.due_h)
     cheap = min(late, key=lambda each: (each.amount, each.due_h))
     also = (
-        f", or {_up(cheap.due_h):g} on {cheap.rung} for {cheap.amount:.4g} {cheap.currency}"
+        f", or {_eased(problem, job, cheap.due_h)} on {cheap.rung} for {cheap.amount:.4g} {cheap.currency}"
         if cheap.amount < first.amount and cheap.currency == first.currency
         else ""
     )
@@ -53,12 +56,35 @@ def demand_feasible_alone(problem: Problem, job: int) -> None:
         if first.over > 0
         else ""
     )
+    due_h = problem.due_h[job]
+    at, limit = _time_limit(problem, job)
     raise problem.scenario.error(
-        ("jobs", job, "deadline_h"),
-        f"job {it.name!r} cannot end by {it.deadline_h:g} h: {first.rung}, the fastest rung that takes it, "
-        f"has it done after {first.due_h:.4g} h, {first.due_h - it.deadline_h:.4g} h too late; the cheapest "
-        f"relaxation is deadline_h: {_up(first.due_h):g} ({first.amount:.4g} {first.currency}){also}",
+        at,
+        f"job {it.name!r} cannot end by {limit}{due_h:g} h: {first.rung}, the fastest rung that takes it, "
+        f"has it done after {first.due_h:.4g} h, {first.due_h - due_h:.4g} h too late; the cheapest "
+        f"relaxation is {_eased(problem, job, first.due_h)} ({first.amount:.4g} {first.currency}){also}",
     )
+
+
+def _time_limit(problem: Problem, job: int) -> tuple[KeyPath, str]:
+    """The key that says by when a job must have ended, and what to call it where it is not its own."""
+    deadline_h = problem.jobs[job].deadline_h
+    if deadline_h is not None and deadline_h <= problem.until_h:
+        return ("jobs", job, "deadline_h"), ""
+    if problem.scenario.horizon_h is not None:
+        return ("horizon_h",), "the horizon of "
+    return ("jobs", job), "the default horizon of "
+
+
+def _eased(problem: Problem, job: int, due_h: float) -> str:
+    """The keys to write so that a job may end so late: its deadline, the horizon, or both."""
+    deadline_h, horizon_h = problem.jobs[job].deadline_h, problem.scenario.horizon_h
+    keys = []
+    if deadline_h is not None and deadline_h < due_h:
+        keys.append("deadline_h")
+    if problem.until_h < due_h and (horizon_h is not None or deadline_h is None):
+        keys.append("horizon_h")  # a default horizon moves with a deadline
+    return " and ".join(f"{key}: {_up(due_h)}" for key in keys)
 
 
 def _too_dear(problem: Problem, job: int, least: _Option, late: list[_Option]) -> None:
@@ -67,14 +93,15 @@ def _too_dear(problem: Problem, job: int, least: _Option, late: list[_Option]) -
     budget = problem.scenario.budget if least.whole else it.budget
     most = budget[least.currency]
     also = ""
-    if late and it.deadline_h is not None:
+    if late:
         slow = min(late, key=lambda each: each.due_h)
-        also = f", or deadline_h: {_up(slow.due_h):g} on {slow.rung} for {slow.amount:.4g} {slow.currency}"
+        eased = _eased(problem, job, slow.due_h)
+        also = f", or {eased} on {slow.rung} for {slow.amount:.4g} {slow.currency}"
     raise problem.scenario.error(
         (*at, least.currency),
         f"job {it.name!r} costs {least.amount:.4g} {least.currency} on {least.rung}, the cheapest rung that "
         f"has it done in time, {least.over:.4g} more than the budget of {most:g}; the cheapest relaxation is "
-        f"a budget of {_up(least.amount):g} {least.currency}{also}",
+        f"a budget of {_up(least.amount)} {least.currency}{also}",
     )
 
 
@@ -87,6 +114,8 @@ def _option(problem: Problem, job: int, r: int) -> _Option | None:
     if due_h is None:
         return None
     amount, currency = problem.least_amount(job, r), rung.price.currency
+    if due_h > LONGEST_H or amount > MOST:  # no scenario may say so
+        return None
     own = amount - it.budget.get(currency, amount)
     whole = amount - problem.scenario.budget.get(currency, amount)
     in_time = problem.too_long(job, r) is None
@@ -110,34 +139,49 @@ def _done_h(problem: Problem, rung: int, hours: float) -> float | None:
 
 
 def demand_feasible(problem: Problem, leave: Collection[int], limit_s: float) -> None:
-    """Raise UsageError where all jobs together break a budget or their deadlines, and not one alone.
+    """Raise UsageError where all jobs together break a budget or are too late, and not one alone.
 
     Returns where nothing of these would help: then what there is of quotas and rungs is too little.
     """
     scenario = problem.scenario
     for currency, most in scenario.budget.items():
         need = _least_spent(scenario, currency, leave, limit_s)
-        if need is None:
+        if need is None or need > MOST:
             continue
         later_h = _least_delay(scenario, leave, limit_s)
-        also = f", or every deadline {later_h:g} h later" if later_h is not None else ""
+        also = f", or {_all_later(scenario, later_h)}" if later_h is not None else ""
         raise scenario.error(
             ("budget", currency),
             f"the cheapest way to have every job in time costs {need:.4g} {currency}, {need - most:.4g} more "
-            f"than the budget of {most:g}; the cheapest relaxation is a budget of {_up(need):g} "
+            f"than the budget of {most:g}; the cheapest relaxation is a budget of {_up(need)} "
             f"{currency}{also}",
         )
-    due = [(it.deadline_h, n) for n, it in enumerate(scenario.jobs) if it.deadline_h is not None]
-    later_h = _least_delay(scenario, leave, limit_s) if due else None
+    later_h = _least_delay(scenario, leave, limit_s)
     if later_h is None:
         return
-    first_h, first = min(due)
+    due = [(it.deadline_h, n) for n, it in enumerate(scenario.jobs) if it.deadline_h is not None]
+    first_h, first = min(due, default=(LONGEST_H, 0))
+    at: KeyPath = ("jobs", first, "deadline_h")
+    what = f"the {len(due)} deadlines, the first of them {first_h:g} h, cannot all be kept"
+    if not due:
+        at = ("jobs",) if scenario.horizon_h is None else ("horizon_h",)
+        what = f"the jobs cannot all end by the horizon of {problem.until_h:g} h"
     raise scenario.error(
-        ("jobs", first, "deadline_h"),
-        f"the {len(due)} deadlines, the first of them {first_h:g} h, cannot all be kept: together the jobs end "
-        f"{later_h:g} h too late on what the rungs have; the cheapest relaxation is every deadline {later_h:g} h "
-        "later, or more concurrency or quota on a rung",
+        at,
+        f"{what}: together the jobs end {later_h:g} h too late on what the rungs have; the cheapest relaxation "
+        f"is {_all_later(scenario, later_h)}, or more concurrency or quota on a rung",
     )
+
+
+def _all_later(scenario: Scenario, later_h: float) -> str:
+    """What to write so that everything may end so much later."""
+    horizon = f"horizon_h: {_up(scenario.until_h + later_h)}"
+    with_deadline = [it for it in scenario.jobs if it.deadline_h is not None]
+    if not with_deadline:
+        return horizon
+    # A default horizon moves with the deadlines, unless it is the week of a job that has none.
+    moves = scenario.horizon_h is None and len(with_deadline) == len(scenario.jobs)
+    return f"every deadline {later_h:g} h later" + ("" if moves else f" and {horizon}")
 
 
 def _least_spent(
@@ -199,10 +243,10 @@ def _tried(problem: Problem, leave: Collection[int], limit_s: float) -> Solved |
         return None
 
 
-def _up(value: float) -> float:
-    """A little more rather than less, with few digits.
+def _up(value: float) -> str:
+    """A little more rather than less, with three digits behind the point.
 
-    >>> _up(14.2000001), _up(3.0)
-    (14.201, 3.0)
+    >>> _up(14.2000001), _up(3.0), _up(1234561.0001)
+    ('14.201', '3', '1234561.001')
     """
-    return ceil(value * 1000 - 1e-6) / 1000
+    return f"{ceil(value * 1000 - 1e-6) / 1000:.12g}"

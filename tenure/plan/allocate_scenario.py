@@ -28,13 +28,22 @@ USD = "usd"
 WEEK_H = 168.0
 #: A renewal every hour for ten years: beyond it a horizon is a slip of the keyboard, not a plan.
 LONGEST_H = 87_600.0
+LEAST_H = 1e-6
 #: Renewals of one quota within the horizon: each is a period of the model.
 MOST_RENEWALS = 60
+#: A price, a rate, a budget, a quota; and dollars for an hour of a launch. With ten years of hours it makes
+#: 1e14, which a double still tells from a tenth of a dollar more; HiGHS takes a cost of 1e20 to be infinite.
+MOST = 1e9
+MOST_COUNT = 1_000_000  # cards, and launches at once
+LEAST_SPEED, MOST_SPEED = 1e-6, 1e6
+MOST_FLOPS = 1e30
 
 Kind = Literal["train", "evaluate", "backtest", "dataset"]
 Text = Annotated[str, Field(min_length=1)]
-Hours = Annotated[float, Field(gt=0, le=LONGEST_H)]
-Amount = Annotated[float, Field(ge=0)]
+Hours = Annotated[float, Field(ge=LEAST_H, le=LONGEST_H)]
+Amount = Annotated[float, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+Flops = Annotated[float, Field(ge=1, le=MOST_FLOPS)]
 
 
 class _Strict(BaseModel):
@@ -45,13 +54,13 @@ class Price(_Strict):
     """What an hour of one launch costs: a machine with all its cards."""
 
     currency: Text = USD
-    per_h: Annotated[float, Field(ge=0, description="of one launch, in `currency`")]
+    per_h: Annotated[Amount, Field(description="of one launch, in `currency`")]
 
 
 class Quota(_Strict):
     """What is left of a rung's weekly hours, or of a balance, and when it is renewed."""
 
-    left: Annotated[float, Field(ge=0, description="what is left now, in `unit`")]
+    left: Annotated[Amount, Field(description="what is left now, in `unit`")]
     unit: Annotated[
         Text,
         Field(description="`h`: hours of launches; else the currency of the rung's price"),
@@ -63,7 +72,9 @@ class Quota(_Strict):
         Amount | None,
         Field(description="what a renewal brings it to, whatever was left; default: `left`"),
     ] = None
-    every_h: Annotated[Hours, Field(description="from one renewal to the next")] = WEEK_H
+    every_h: Annotated[
+        float, Field(ge=0.01, le=LONGEST_H, description="from one renewal to the next")
+    ] = WEEK_H
 
 
 class Job(_Strict):
@@ -76,12 +87,15 @@ class Job(_Strict):
         dict[str, Hours] | None,
         Field(description="by rung, as it takes there; a rung that is not named cannot take it"),
     ] = None
-    flops: Annotated[float | None, Field(gt=0, description="by all its cards together")] = None
-    cards: Annotated[int, Field(ge=1, description="of one launch")] = 1
+    flops: Annotated[Flops | None, Field(description="by all its cards together")] = None
+    cards: Annotated[Count, Field(description="of one launch")] = 1
     environment: Annotated[
         Text | None, Field(description="the environment class it is pinned to; none: any will do")
     ] = None
-    critical: Annotated[bool, Field(description="only on rungs that are sure, not on spot")] = False
+    critical: Annotated[
+        bool | None,
+        Field(description="only on rungs that are sure, not on spot; none: if it is pinned"),
+    ] = None
     deadline_h: Annotated[Hours | None, Field(description="from now; none: the horizon")] = None
     budget: Annotated[
         dict[str, Amount], Field(description="the most it may cost, by currency")
@@ -89,6 +103,11 @@ class Job(_Strict):
     milestone_h: Annotated[
         Hours, Field(description="between its milestones: what a lost machine loses is half of it")
     ] = 0.5
+
+    @property
+    def sure_only(self) -> bool:
+        """Whether it is critical. A pinned job is a retrain that is to be deployed: it is, unless it says no."""
+        return self.environment is not None if self.critical is None else self.critical
 
     @field_validator("hours_on")
     @classmethod
@@ -116,12 +135,12 @@ class Rung(_Strict):
     card: Annotated[str, Field(description="for people")] = ""
     price: Price
     spot: Annotated[bool, Field(description="true: may be taken away; false: sure")] = False
-    cards: Annotated[int, Field(ge=1, description="of one launch, paid for whole")] = 1
+    cards: Annotated[Count, Field(description="of one launch, paid for whole")] = 1
     per_launch: Annotated[
-        int | None, Field(ge=1, description="jobs of one launch at most; none: as its cards allow")
+        Count | None, Field(description="jobs of one launch at most; none: as its cards allow")
     ] = None
     concurrency: Annotated[
-        int | None, Field(ge=1, description="launches at once; none: as many as are wanted")
+        Count | None, Field(description="launches at once; none: as many as are wanted")
     ] = None
     quota: Quota | None = None
     quota_of: Annotated[
@@ -130,12 +149,15 @@ class Rung(_Strict):
     wall_h: Annotated[
         Hours | None, Field(description="how long a launch lives; a longer job goes on in the next")
     ] = None
-    speed: Annotated[float, Field(gt=0, description="against `hours`, or the part of a peak")] = 1.0
+    speed: Annotated[
+        float,
+        Field(ge=LEAST_SPEED, le=MOST_SPEED, description="against `hours`, or the part of a peak"),
+    ] = 1.0
     flops_per_s: Annotated[
-        float | None, Field(gt=0, description="of one card at speed 1; for jobs with `flops`")
+        Flops | None, Field(description="of one card at speed 1; for jobs with `flops`")
     ] = None
     useful_share: Annotated[
-        float, Field(gt=0, le=1, description="hours of work in a paid hour, losses apart")
+        float, Field(ge=1e-6, le=1, description="hours of work in a paid hour, losses apart")
     ] = 1.0
     hazard_per_h: Annotated[
         float, Field(ge=0, le=60, description="machines that are lost, per hour of one")
@@ -227,6 +249,7 @@ def check(scenario: Scenario) -> None:
                 raise scenario.error(
                     ("jobs", n, "hours_on", name), f"there is no such rung; {hint}"
                 )
+    _check_dollars(scenario)
     _check_limits(scenario)
 
 
@@ -280,6 +303,18 @@ def _check_currencies(
         if currency not in known:  # it would never be spent, so it would limit nothing
             hint = did_you_mean(currency, known)
             raise scenario.error((*path, currency), f"no rung is paid in {currency!r}; {hint}")
+
+
+def _check_dollars(scenario: Scenario) -> None:
+    for n, rung in enumerate(scenario.rungs):
+        currency = rung.price.currency
+        usd_per_h = rung.price.per_h * scenario.usd_per_unit(currency)
+        if usd_per_h > MOST:
+            raise scenario.error(
+                ("rungs", n, "price", "per_h"),
+                f"comes to {usd_per_h:.4g} usd with rates.{currency}, and {MOST:g} are the most; "
+                "give a smaller price or rate",
+            )
 
 
 def _check_limits(scenario: Scenario) -> None:

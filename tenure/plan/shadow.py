@@ -133,10 +133,12 @@ def relaxed(problem: Problem, *, renewals: bool = True) -> Relaxed:
     return Relaxed(problem, tuple(bounds_h), tuple(last))
 
 
-def shadow_prices(problem: Problem, leave: frozenset[int] = frozenset()) -> ShadowPrices | None:
+def shadow_prices(
+    problem: Problem, leave: frozenset[int] = frozenset(), slack: float = 0.0
+) -> ShadowPrices | None:
     """Prices of every limit; ``None`` where the jobs do not fit even if they may be split.
 
-    ``leave`` are jobs that are not counted: those that have no place.
+    ``leave`` are jobs that are not counted: those that have no place. ``slack`` is added to every limit.
     """
     jobs = [j for j in range(len(problem.jobs)) if j not in leave]
     if not is_small(problem, jobs):
@@ -144,7 +146,7 @@ def shadow_prices(problem: Problem, leave: frozenset[int] = frozenset()) -> Shad
 
         of = relaxed(problem, renewals=False)
         return prices_of(of, ascend(of, jobs))
-    return _solved(relaxed(problem), jobs)
+    return _solved(relaxed(problem), jobs, slack)
 
 
 def is_small(problem: Problem, jobs: list[int]) -> bool:
@@ -199,7 +201,7 @@ class _Limit:
     row: NDArray[np.float64]
 
 
-def _solved(of: Relaxed, jobs: list[int]) -> ShadowPrices | None:
+def _solved(of: Relaxed, jobs: list[int], slack: float) -> ShadowPrices | None:
     """The linear program, by HiGHS: the unknowns are parts of jobs, by rung and period."""
     import numpy as np
     from scipy.optimize import linprog
@@ -225,7 +227,9 @@ def _solved(of: Relaxed, jobs: list[int]) -> ShadowPrices | None:
     whole_h = hours[j, r]
     # A job is never in two places at once, and not before now or after it is due.
     ends_h = np.minimum(np.array(of.bounds_h)[w + 1], np.array(problem.due_h)[j])
-    high = np.minimum(1.0, np.minimum(lasts_h[w], ends_h - np.array(of.bounds_h)[w]) / whole_h)
+    can_h = np.minimum(lasts_h[w], ends_h - np.array(of.bounds_h)[w])
+    # With the slack that whole jobs have: what is placed whole can be placed in parts.
+    high = np.minimum(1.0, (can_h + SLACK) / whole_h)
     packed = [
         (rung, period)
         for rung in range(len(problem.rungs))
@@ -247,7 +251,7 @@ def _solved(of: Relaxed, jobs: list[int]) -> ShadowPrices | None:
     answer = linprog(
         cost,
         A_ub=vstack([rows, linked]),
-        b_ub=np.concatenate([[it.limit for it in limits], np.zeros(linked.shape[0])]),
+        b_ub=np.concatenate([[it.limit + slack for it in limits], np.zeros(linked.shape[0])]),
         A_eq=each,
         b_eq=np.ones(len(jobs)),
         bounds=np.column_stack(

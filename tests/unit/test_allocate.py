@@ -35,7 +35,7 @@ def partitions(jobs: Sequence[int]) -> Iterator[list[list[int]]]:
 
 def hours_of(scenario: Scenario, job: int, rung: int) -> float:
     it, at = scenario.jobs[job], scenario.rungs[rung]
-    if it.kind not in at.kinds or (it.critical and at.spot) or it.cards > at.cards:
+    if it.kind not in at.kinds or (it.sure_only and at.spot) or it.cards > at.cards:
         return inf
     if it.environment is not None and it.environment not in at.environments:
         return inf
@@ -257,7 +257,7 @@ def broken(scenario: Scenario, found: Allocation) -> list[str]:
             wrong.append(f"{job.name} works {worked}")
         if row["end_h"] > due + 1e-3 or row["start_h"] < -1e-9:
             wrong.append(f"{job.name} is late")
-        if job.kind not in rung.kinds or (job.critical and rung.spot):
+        if job.kind not in rung.kinds or (job.sure_only and rung.spot):
             wrong.append(f"{job.name} must not be on {rung.name}")
         if job.environment is not None and job.environment not in rung.environments:
             wrong.append(f"{job.name} is pinned elsewhere")
