@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp, inf
 
 #: A forecast is taken to be wrong by so much.
-SAFETY = 1.15
+SAFETY = 1.3
 #: Starts that a job keeps time for beside the one that the sure rung needs: the next launch may never claim.
 SPARE_STARTS = 2.0
 #: A rung is cheap where it saves at least this share of what the sure one would take.
@@ -116,7 +116,7 @@ def _last_moments(jobs: Sequence[Outlook], now_s: float) -> dict[str, tuple[Pros
     >>> rung = Prospect("dear", 3600.0, 0.0, 3.0, sure=True, slots=1)
     >>> jobs = [Outlook(name, 0.0, 36000.0, [rung]) for name in "ab"]
     >>> {job: round(at_s) for job, (_, at_s) in _last_moments(jobs, 0.0).items()}
-    {'b': 31860, 'a': 27720}
+    {'b': 31320, 'a': 26640}
     """
     free_until: dict[str, list[float]] = {}
     found: dict[str, tuple[Prospect, float]] = {}

@@ -53,7 +53,7 @@ def test_what_is_cheap_comes_first_and_the_sure_one_waits_until_it_must() -> Non
     assert advice.latest_s == pytest.approx(40 * H - DEAR.safe_s)
     assert advice.held == {"dear": advice.latest_s}
     assert advice.reason == (
-        "due in 40.0 h; spot would take 10.4 h and 3.12 USD, and 34.2 h are left until dear must begin "
+        "due in 40.0 h; spot would take 10.4 h and 3.12 USD, and 33.4 h are left until dear must begin "
         "(5.0 h, 13.07 USD)"
     )
 
@@ -62,7 +62,7 @@ def test_from_the_last_moment_on_the_sure_rung_comes_first() -> None:
     job = outlook(40.0)
     late = of(job, of(job).latest_s)
     assert late.order == ("dear", "spot") and not late.held and late.pressed(of(job).latest_s)
-    assert late.reason == "due in 5.8 h, and dear needs 5.0 h: the last moment for it has come"
+    assert late.reason == "due in 6.6 h, and dear needs 5.0 h: the last moment for it has come"
     assert of(job, of(job).latest_s - 1.0).order == ("spot", "dear")
 
 
@@ -191,7 +191,7 @@ def test_a_holder_that_is_late_where_it_is_goes_where_it_is_not() -> None:
     move = hurry(of(job, now_s), here, [DEAR], job.deadline_s, now_s)
     assert move and move.rung == "dear"
     assert move.reason == (
-        "it needs 10.2 h here and is due in 5.8 h; dear needs 5.0 h and 13.07 USD"
+        "it needs 10.2 h here and is due in 6.6 h; dear needs 5.0 h and 13.07 USD"
     )
     assert hurry(of(job, now_s), here, [], job.deadline_s, now_s) is None
     slower = replace(DEAR, run_s=9.9 * H)
@@ -253,7 +253,7 @@ def test_a_held_rung_is_waited_with() -> None:
     full = tuple(BillView(f"o{n}", 1, "spot") for n in range(2))
     action, reason = decided(view(of(outlook(40.0))), bills=full)
     assert action == Wait("j")
-    assert "rung dear is not needed for 34.2 h yet" in reason and "due in 40.0 h" in reason
+    assert "rung dear is not needed for 33.4 h yet" in reason and "due in 40.0 h" in reason
     now_s = of(outlook(40.0)).latest_s
     action, reason = decided(view(of(outlook(40.0), now_s)), now_s, full)
     assert action == Launch("j", "dear", "none") and "the last moment" in reason
@@ -284,7 +284,7 @@ def test_a_holder_that_will_be_late_is_asked_to_yield() -> None:
     late = replace(held(of(outlook(8.0), now_s), "spot"), deadline_s=8 * H)
     action, reason = decided(late, now_s, bills)
     assert action == AskToYield("j", "dear", slow=True), "the rung is passed over for a while"
-    assert "it needs 10.2 h here and is due in 5.8 h; dear needs 5.0 h" in reason
+    assert "it needs 10.2 h here and is due in 6.6 h; dear needs 5.0 h" in reason
     assert decided(held(of(outlook(40.0)), "spot"), bills=bills)[0] == Wait("j")
 
 
