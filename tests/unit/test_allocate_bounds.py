@@ -379,3 +379,26 @@ rungs: [{name: kaggle, price: {currency: hours, per_h: 1}, quota: {left: 9}, env
 """
     answer = json.loads(tenure("allocate", written(tmp_path, text), "--json").out)
     assert [row["job"] for row in answer["assignments"]] == ["a"]
+
+
+def test_a_quota_of_money_is_not_overdrawn_by_the_slack_of_an_hour() -> None:
+    rung = Rung(name="r", price=Price(per_h=1e9), quota=Quota(left=0.0, unit="usd"))
+    problem = Problem(Scenario(jobs=[Job(name="a", hours=1e-6)], rungs=[rung]))
+    assert problem.launch_h[0, 0] == inf and problem.excluded(0, 0) is not None
+
+
+def test_no_relaxation_is_told_that_no_scenario_may_have() -> None:
+    dear = Rung(name="r", price=Price(per_h=6e5))
+    alone = Scenario(
+        jobs=[Job(name="a", hours=2000.0, budget={"usd": 9.0})], rungs=[dear], horizon_h=3000.0
+    )
+    assert allocate(alone).left == (0,)
+    jobs = [Job(name=name, hours=1000.0) for name in "ab"]
+    together = Scenario(jobs=jobs, rungs=[dear], horizon_h=3000.0, budget={"usd": 1e9})
+    assert len(allocate(together).left) == 1
+
+
+def test_a_default_horizon_moves_with_a_deadline() -> None:
+    job = Job(name="a", hours=10.0, deadline_h=5.0)
+    with pytest.raises(UsageError, match=r"relaxation is deadline_h: 10 \(10 usd\)"):
+        allocate(Scenario(jobs=[job], rungs=[Rung(name="r", price=Price(per_h=1.0))]))
