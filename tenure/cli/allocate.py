@@ -38,7 +38,7 @@ def allocate(
 ) -> None:
     """Place jobs where they cost least, each by its deadline.
 
-    Exit code 1: a job has no place. 2: a deadline or a budget cannot be kept; by how much is told.
+    Exit code 1: a job has no place. 2: a deadline, horizon or budget cannot be kept; by how much is told.
     """
     from tenure.plan.allocate import allocate as solved
     from tenure.plan.allocate_scenario import Scenario, read_scenario

@@ -109,7 +109,8 @@ class Account:
         return self.per_h[self.rungs.index(rung)]
 
 
-def _windows(rung: Rung, until_h: float) -> Iterator[Window]:
+def windows_until(rung: Rung, until_h: float) -> Iterator[Window]:
+    """The windows of a rung's own quota up to a time."""
     quota = rung.quota
     assert quota is not None
     from_h, amount = 0.0, quota.left
@@ -157,7 +158,7 @@ class Problem:
             of = [n for n, it in enumerate(self.rungs) if n == owner or it.quota_of == rung.name]
             unit = rung.quota.unit
             per_h = [1.0 if unit == "h" else self.rungs[n].price.per_h for n in of]
-            windows = tuple(_windows(rung, self.until_h))
+            windows = tuple(windows_until(rung, self.until_h))
             found.append(Account(rung.name, unit, tuple(of), tuple(per_h), windows))
         return tuple(found)
 

@@ -9,7 +9,7 @@ from math import ceil
 from tenure.bad_input import KeyPath
 from tenure.plan.allocate_launches import amounts
 from tenure.plan.allocate_mip import OutOfTime, Solved, solve
-from tenure.plan.allocate_model import Problem, launch_hours
+from tenure.plan.allocate_model import Problem, launch_hours, windows_until
 from tenure.plan.allocate_scenario import LONGEST_H, MOST, MOST_RENEWALS, USD, Scenario
 
 _PRECISION_H = 0.01
@@ -114,7 +114,7 @@ def _option(problem: Problem, job: int, r: int) -> _Option | None:
     if due_h is None:
         return None
     amount, currency = problem.least_amount(job, r), rung.price.currency
-    if due_h > LONGEST_H or amount > MOST:  # no scenario may say so
+    if due_h > _latest_h(problem.scenario) or amount > MOST:  # no scenario may say so
         return None
     own = amount - it.budget.get(currency, amount)
     whole = amount - problem.scenario.budget.get(currency, amount)
@@ -129,8 +129,8 @@ def _done_h(problem: Problem, rung: int, hours: float) -> float | None:
         return hours
     rate = account.rate(rung)
     left_h = hours
-    windows = Problem(_later(problem.scenario, hours)).windows(rung) if rate else account.windows
-    for window in windows:
+    owner = next(it for it in problem.rungs if it.name == account.name)
+    for window in windows_until(owner, _latest_h(problem.scenario)):
         works_h = min(window.lasts_h, window.amount / rate if rate else left_h)
         if works_h >= left_h - 1e-9:
             return window.from_h + left_h
@@ -220,13 +220,19 @@ def _least_delay(scenario: Scenario, leave: Collection[int], limit_s: float) -> 
     return ceil(high / _PRECISION_H) * _PRECISION_H
 
 
-def _later(scenario: Scenario, later_h: float) -> Scenario:
-    """The same with every deadline, and the horizon, so much later; as many renewals as are allowed."""
-    until_h = min(scenario.until_h + later_h, LONGEST_H)
+def _latest_h(scenario: Scenario) -> float:
+    """The latest horizon that a scenario may have: of no quota are there too many renewals by then."""
+    latest_h = LONGEST_H
     for rung in scenario.rungs:
         if rung.quota is not None and rung.quota.renews_in_h is not None:
             last_h = rung.quota.renews_in_h + (MOST_RENEWALS - 1) * rung.quota.every_h
-            until_h = min(until_h, max(last_h, scenario.until_h))
+            latest_h = min(latest_h, max(last_h, scenario.until_h))
+    return latest_h
+
+
+def _later(scenario: Scenario, later_h: float) -> Scenario:
+    """The same with every deadline, and the horizon, so much later; as many renewals as are allowed."""
+    until_h = min(scenario.until_h + later_h, _latest_h(scenario))
     jobs = [
         job
         if job.deadline_h is None

@@ -113,3 +113,26 @@ def test_status_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "quota of kaggle: 12.2 h left; one more hour would save 0.2 USD" in capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize(
+    ("left_h", "renews_in_h", "due_h", "hours", "usd_per_h"),
+    [
+        (1e12, None, 40.0, 10.0, 0.4),
+        (30.0, 1e6, 40.0, 10.0, 0.4),
+        (30.0, None, 1e6, 10.0, 0.4),
+        (30.0, None, None, 1e6, 0.4),
+        (30.0, None, 1e-6, 1e-9, 0.4),
+        (30.0, None, 40.0, 10.0, 1e12),
+    ],
+)
+def test_numbers_beyond_what_a_scenario_takes_are_cut_and_end_no_round(
+    left_h: float, renews_in_h: float | None, due_h: float | None, hours: float, usd_per_h: float
+) -> None:
+    """A platform's answer and ``tenure.toml`` have no such bounds."""
+    capacity = Capacity(1, 10**9, 60.0)
+    spot = Rung("spot", "s", ListingRunner(), capacity, price=Price("credits", usd_per_h))
+    rungs = RUNGS | {"spot": spot}
+    rates = {"credits": 1e12}
+    found = quota_worths(seen(left_h, renews_in_h, due_h), rungs, prospects(hours), rates, 0.0)
+    assert [each.rung for each in found] == ["kaggle"]
