@@ -393,7 +393,7 @@ def test_a_ledger_that_differs_is_noticed(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(PoolCloud, "close", generous)
     told = replace(PLAIN, tells_paid=True)
-    assert "differs from" in _broken(run_week(1, "ours", [_config(2)], [told]))
+    assert "s, and not " in _broken(run_week(1, "ours", [_config(2)], [told]))
 
 
 def test_a_job_that_could_have_finished_is_noticed(monkeypatch: Patch) -> None:
