@@ -183,6 +183,9 @@ def _exactly(
         demand_feasible(problem, stranded, limit_s)
         solved = solve(problem, stranded, must_place=False, limit_s=limit_s)
         assert solved is not None, "leaving everybody out is always possible"
+    wrong = violations(problem, solved.launches)
+    if wrong:  # where numbers are very far apart, HiGHS takes for a whole answer what is none
+        return _greedily(problem, jobs, stranded, f"the exact way was off by rounding: {wrong[0]}")
     placed = {job for launch in solved.launches for job in launch.jobs}
     left = tuple(j for j in range(len(problem.jobs)) if j not in placed)
     found = _allocation(problem, solved.launches, left, "mip", why, solved.optimal)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tenure.errors import UsageError
 from tenure.plan.allocate import Method, allocate
+from tenure.plan.allocate_launches import Launch
+from tenure.plan.allocate_mip import Solved
 from tenure.plan.allocate_model import Problem
 from tenure.plan.allocate_scenario import (
     LEAST_H,
@@ -402,3 +404,17 @@ def test_a_default_horizon_moves_with_a_deadline() -> None:
     job = Job(name="a", hours=10.0, deadline_h=5.0)
     with pytest.raises(UsageError, match=r"relaxation is deadline_h: 10 \(10 usd\)"):
         allocate(Scenario(jobs=[job], rungs=[Rung(name="r", price=Price(per_h=1.0))]))
+
+
+def test_an_exact_answer_that_rounding_has_spoilt_gives_way_to_the_greedy_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = Solved(
+        (Launch(0, 0, (0,), 5.0, ((0.0, 5.0),)), Launch(0, 0, (1,), 5.0, ((4.0, 9.0),))), True, 0.0
+    )
+    monkeypatch.setattr("tenure.plan.allocate.solve", lambda *_, **__: late)
+    jobs = [Job(name=name, hours=5.0) for name in "ab"]
+    rungs = [Rung(name="r", price=Price(per_h=1.0), concurrency=1)]
+    found = allocate(Scenario(jobs=jobs, rungs=rungs), "mip")
+    assert found.method == "greedy" and not found.left and not found.optimal
+    assert "off by rounding: two launches are on place 0 of r" in found.why_method
