@@ -365,7 +365,7 @@ def test_an_impossible_margin_ends_blocked_and_says_why(
     assert states["pinned_retrain"] == "done" and states["seed_spread"] == "blocked"
     assert states["pinned_backtest"] == states["deployment"] == "not reached"
     assert any(r.startswith("spread_mean:") and "1e-06" in r for r in outcome.reasons)
-    assert outcome.not_reached[-2:] == ("backtest", "score")
+    assert outcome.not_reached[-3:] == ("backtest", "score", "seeds")
     assert list(dict.fromkeys(reports)) == list(STAGES[:5])
     with open_instance(place.settings) as instance:
         assert materialized_in(instance) == list(STAGES[:5])

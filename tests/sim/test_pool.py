@@ -286,7 +286,7 @@ def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(monkeypa
         monkeypatch,
         lambda rung, *_: replace(GOOD, lives_s=5400.0) if rung == "cheap" else GOOD,
     )
-    world = _world("planner", _config(10, deadline_h=16.0), spot, SURE)
+    world = _world("planner", _config(10, deadline_h=18.0), spot, SURE)
     assert _ends(world) == ["finished finished"] and _late(world) == []
     assert _rungs(world)["cheap"] > 1 and _rungs(world)["sure"] == 1
 
