@@ -15,10 +15,9 @@ from tenure.cli.workplace import (
     Reason,
     open_job,
     operator,
-    plan_records,
 )
 from tenure.errors import Blocked
-from tenure.plan.enlist import enlist
+from tenure.plan.enlist import enlist, plan_records
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease.machine import Ask, Cancel, Event, Revoke

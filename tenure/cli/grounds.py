@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tenure.cli.status import LOOK_EVERY_S, QUOTA_WAIT_S, Progress, phase_of
+from tenure.cli.status import LOOK_EVERY_S, QUOTA_WAIT_S, Progress, is_awaited, phase_of
 from tenure.dispatch.decide import JobView
 from tenure.dispatch.history import History, read_observations, running_costs
 from tenure.dispatch.ledger import read_ledger
@@ -132,11 +132,8 @@ def look(dispatcher: Dispatcher, job: str, clock: Clock) -> Tick:
     """
     until_s = clock.monotonic_s() + QUOTA_WAIT_S
     while True:
-        tick, seen = dispatcher.look(), dispatcher.snapshot()
-        view = seen.view_of.get(job)
-        rungs = () if view is None or _over(view) else view.rungs
-        awaited = any(seen.rungs[name].awaited for name in rungs if name in seen.rungs)
-        if not awaited or clock.monotonic_s() >= until_s:
+        tick = dispatcher.look()
+        if not is_awaited(dispatcher.snapshot(), job) or clock.monotonic_s() >= until_s:
             return tick
         clock.sleep(LOOK_EVERY_S)
 

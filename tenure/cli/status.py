@@ -13,7 +13,7 @@ from rich.live import Live
 
 from tenure.cli import outlook, screen
 from tenure.cli.workplace import Config, Json, Workplace, jobs_of_plan, known_jobs, open_workplace
-from tenure.dispatch.decide import JobView
+from tenure.dispatch.decide import JobView, Snapshot
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.quality import Pace
 from tenure.dispatch.quota import span
@@ -95,7 +95,7 @@ class Overview:
     def worths(self) -> list[Worth]:
         """The quotas of the ladder, as far as their platforms tell them soon, and their worth now."""
         until_s = SYSTEM.monotonic_s() + QUOTA_WAIT_S
-        while is_awaited(self._dispatcher) and SYSTEM.monotonic_s() < until_s:
+        while is_awaited(self._dispatcher.snapshot()) and SYSTEM.monotonic_s() < until_s:
             SYSTEM.sleep(LOOK_EVERY_S)
             self._dispatcher.look()
         return self._dispatcher.quota_worths()
@@ -218,13 +218,12 @@ class Overview:
         return rows
 
 
-def is_awaited(dispatcher: Dispatcher) -> bool:
-    """Whether a platform that an open job may go to is about to tell its quota."""
-    seen = dispatcher.snapshot()
+def is_awaited(seen: Snapshot, only: str | None = None) -> bool:
+    """Whether a platform that an open job, or the one of ``only``, may go to is about to tell its quota."""
     used = {
         name
         for view in seen.jobs
-        if not (view.witness and view.witness.phase in FINAL)
+        if only in (None, view.job) and not (view.witness and view.witness.phase in FINAL)
         for name in view.rungs
     }
     return any(rung.awaited for name, rung in seen.rungs.items() if name in used)

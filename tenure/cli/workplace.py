@@ -14,13 +14,14 @@ import typer
 from tenure.bad_input import did_you_mean
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
+from tenure.plan.enlist import plan_records
 from tenure.settings import Settings, load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import Applied, Changed, Refused, Stored, change, read_witness
 from tenure_protocol.lease.machine import Event
-from tenure_protocol.records import JobSpec, PlanRecord, Witness, load
+from tenure_protocol.records import JobSpec, Witness
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_worker.claim import read_spec
 
@@ -79,19 +80,6 @@ def known_jobs(store: Store) -> dict[str, str]:
         if file.endswith(".json"):  # anything else is no witness
             found.setdefault(file.removesuffix(".json"), experiment)
     return found
-
-
-def plan_records(store: Store) -> list[PlanRecord]:
-    """Every readable version of every plan; a corrupt one is named by ``tenure status``."""
-    records = []
-    for row in store.list(keys.PLANS):
-        body = store.read(row.key)
-        try:
-            if not isinstance(body, Missing):
-                records.append(load(PlanRecord, body.body, row.key))
-        except Corrupt:
-            continue
-    return sorted(records, key=lambda record: record.version)
 
 
 def jobs_of_plan(store: Store, plan: str) -> set[str]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tenure.dispatch.rows import MOST_SECONDS
+from tenure.dispatch.quality import LEAST_STEPS, UNKNOWN_START_S
+from tenure.dispatch.rows import FLOPS_OF, MOST_SECONDS, Place
 from tenure.plan import survival, throughput
 from tenure.plan.predict import Overheads
 from tenure.plan.survival import Curve, Life
@@ -19,15 +20,10 @@ from tenure.plan.throughput import ColdStart, Speed, Throughput
 from tenure_protocol import peaks
 from tenure_protocol.records import Lifetime, Observation
 
-Place = tuple[str, str]  # runner, card
-
 NEWEST = 100  # launches of a rung: a market changes, and so does what is learnt of it
-LEAST_STEPS = 20  # of a launch before its speed counts
 #: A machine that ended by itself so near to its known wall ended there.
 AT_WALL = 0.95
-#: Until something is observed: a start, and a snapshot.
-UNKNOWN_START_S, UNKNOWN_SAVE_S = 300.0, 10.0
-_FLOPS_OF = "FLOPs of "
+UNKNOWN_SAVE_S = 10.0  # of a snapshot, until one is observed
 #: Ends that are the market's doing; every other one is ours, or the job's, and censors the life.
 _LOSSES = ("lost", "taken")
 
@@ -93,7 +89,7 @@ class Foresight:
 
         ``None`` for a card without a peak, and for work in steps: nobody says in which dtype those are.
         """
-        dtype = work.removeprefix(_FLOPS_OF)
+        dtype = work.removeprefix(FLOPS_OF)
         peak = peaks.known_peak(place[1], dtype) if dtype != work else None
         if peak is None:
             return None
@@ -107,7 +103,7 @@ class Foresight:
         cards = self._cards()
         found = []
         for (at, card), row in self.observed:
-            peak = peaks.known_peak(card, dtype) if row.work == f"{_FLOPS_OF}{dtype}" else None
+            peak = peaks.known_peak(card, dtype) if row.work == f"{FLOPS_OF}{dtype}" else None
             if peak and shows_speed(row) and runner in (None, at):
                 number = cards.get((row.job, row.launch), 1)
                 found.append(row.done / row.busy_s / number / peak.flops_per_s)

@@ -6,6 +6,7 @@ was done is none, and of a configuration the middle total of its jobs counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from tenure.dispatch.rows import WorkLeft, believable, work_of
@@ -27,6 +28,8 @@ class Lengths:
         self._world = world
         self._left: dict[str, WorkLeft] = {}  # by job, by its newest manifest that tells
         self._whole: dict[str, dict[str, WorkLeft]] = {}  # by configuration and job
+        self._middle: dict[str, WorkLeft] = {}  # by configuration, until another manifest tells
+        self._names: dict[str, str] = {}  # of configurations, by job: thousands ask in each round
         self._read: dict[str, Pointer] = {}  # by job, whose manifest was read here
 
     def note(self, job: str, spec: JobSpec, m: Manifest) -> None:
@@ -36,7 +39,9 @@ class Lengths:
         each, work = m.flops_per_step or 1.0, work_of(spec, m)
         left = m.steps_total - m.step
         self._left[job] = WorkLeft(work, m.dtype, left * each, left / m.steps_total, each)
-        alike = self._whole.setdefault(work_of(spec, None), {})
+        name = self._name(job, spec)
+        self._middle.pop(name, None)
+        alike = self._whole.setdefault(name, {})
         alike.pop(job, None)  # the newest stand last
         alike[job] = WorkLeft(work, m.dtype, m.steps_total * each, 1.0, each)
         if len(alike) > _MOST_OF_ONE:
@@ -54,13 +59,15 @@ class Lengths:
         if job in self._left:
             return self._left[job]
         spec = self._world.jobs[job].spec
-        alike = list(self._whole.get(work_of(spec, None), {}).values()) if spec else []
-        if not alike:
-            return None
-        newest = alike[-1]
-        same = [each for each in alike if (each.work, each.dtype) == (newest.work, newest.dtype)]
-        middle = median(each.amount for each in same)
-        return min(same, key=lambda each: abs(each.amount - middle))
+        name = self._name(job, spec) if spec else ""
+        if name in self._whole and name not in self._middle:
+            self._middle[name] = _middle(list(self._whole[name].values()))
+        return self._middle.get(name)
+
+    def _name(self, job: str, spec: JobSpec) -> str:
+        if job not in self._names:
+            self._names[job] = work_of(spec, None)
+        return self._names[job]
 
     def look(self) -> None:
         """Read what nobody who is alive tells: of jobs that wait, and of one that is over for its like.
@@ -82,10 +89,9 @@ class Lengths:
             return False
         if self._read.get(memory.job) == w.pointer:
             return False
-        return memory.job not in self._left if not memory.final else not self._is_known(spec)
-
-    def _is_known(self, spec: JobSpec) -> bool:
-        return work_of(spec, None) in self._whole
+        if memory.final:
+            return self._name(memory.job, spec) not in self._whole
+        return memory.job not in self._left
 
     def _take(self, memory: JobMemory) -> bool:
         """Whether the store answered."""
@@ -102,3 +108,11 @@ class Lengths:
             pass  # who resumes from it says so
         self._read[memory.job] = w.pointer
         return True
+
+
+def _middle(alike: Sequence[WorkLeft]) -> WorkLeft:
+    """That of the middle amount, of those that count what the newest counts."""
+    newest = alike[-1]
+    same = [each for each in alike if (each.work, each.dtype) == (newest.work, newest.dtype)]
+    amount = median(each.amount for each in same)
+    return min(same, key=lambda each: abs(each.amount - amount))

@@ -22,6 +22,7 @@ from tenure.dispatch.lifetimes import LifetimeBook
 from tenure.dispatch.quality import Option, Pace, Usual
 from tenure.dispatch.rows import (
     FLOPS_OF,
+    LIKELY_DTYPES,
     MOST_ROWS,
     RUNNING,
     Place,
@@ -64,8 +65,6 @@ _READ_EVERY_S = 600.0  # what other dispatchers have seen
 
 #: Hours of work that the death rate of an unobserved platform is worth, against those observed.
 _PRIOR_H = 20.0
-#: What a worker that tells no format most likely computes in.
-_LIKELY_DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -559,7 +558,7 @@ class Observatory:
             return None
         ratios = (
             peak_ratio(card, most[0][1], dtype)
-            for dtype in ([left.dtype] if left.dtype else _LIKELY_DTYPES)
+            for dtype in ([left.dtype] if left.dtype else LIKELY_DTYPES)
         )
         ratio = next((each for each in ratios if each), None)
         return (most[1].per_s * ratio, most[1].share) if ratio else None

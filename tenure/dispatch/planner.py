@@ -16,7 +16,7 @@ from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quality import takes_s
 from tenure.dispatch.quota import past_wall
-from tenure.dispatch.rows import MOST_SECONDS, WorkLeft
+from tenure.dispatch.rows import LIKELY_DTYPES, MOST_SECONDS, WorkLeft
 from tenure.dispatch.views import JobView, RungView, Snapshot
 from tenure.plan.advise import Outlook, Prospect, advise
 from tenure.plan.survival import Curve
@@ -54,14 +54,15 @@ class Planner:
         if not open_ones:
             return seen
         self._begin(now_s)
-        prospects = {view.job: self._prospects(view, seen) for view in open_ones}
+        left = {view.job: self._observatory.left(view.job) for view in open_ones}
+        prospects = {view.job: self._prospects(view, left[view.job], seen) for view in open_ones}
         outlooks = [
             Outlook(
                 view.job,
                 view.since_s,
                 view.deadline_s or 0.0,
                 prospects[view.job],
-                self._observatory.left(view.job) is None,
+                left[view.job] is None,
                 view.critical,
             )
             for view in open_ones
@@ -79,23 +80,22 @@ class Planner:
         """What each rung is expected to do with each open job whose length is known; by job."""
         self._begin(now_s)
         return {
-            view.job: self._prospects(view, seen)
+            view.job: self._prospects(view, left, seen)
             for view in seen.jobs
-            if not _over(view) and self._observatory.left(view.job) is not None
+            if not _over(view) and (left := self._observatory.left(view.job)) is not None
         }
 
     def _begin(self, now_s: float) -> None:
         self._foreseen.at(now_s)
         self._expected.clear()
 
-    def _prospects(self, view: JobView, seen: Snapshot) -> list[Prospect]:
+    def _prospects(self, view: JobView, left: WorkLeft | None, seen: Snapshot) -> list[Prospect]:
         usable = [
             (self._rungs[name], seen.rungs[name])
             for name in view.rungs
             if name in self._rungs and not decide.excluded(view, name, seen)
         ]
         usable = [each for each in usable if not _too_short(each[1])]
-        left = self._observatory.left(view.job)
         times = self._times(view.job, left, usable) if left else None
         times = times or _guessed(view, usable)
         found = [
@@ -109,8 +109,8 @@ class Planner:
     ) -> list[tuple[float, float]] | None:
         """How long what is left takes on each rung, and what lies between two milestones.
 
-        ``None`` where nobody can say it of any. Where nobody can say it of one, it is taken for a rung in the middle, until its first milestone tells; it is
-        neither counted out nor the cheapest by ignorance.
+        ``None`` where nobody can say it of any. Where nobody can say it of one, it is taken for a rung in the
+        middle, until its first milestone tells: neither counted out nor the cheapest by ignorance.
         """
         between = self._observatory.milestone_work(job, left)
         found = []
@@ -203,9 +203,7 @@ def _guessed(view: JobView, usable: Sequence[tuple[Rung, RungView]]) -> list[tup
     By the peaks of the cards, in the first format in which most of them have one; a card without one
     is taken for the middle one.
     """
-    tops = [
-        [known_peak(rung.card, dtype) for rung, _ in usable] for dtype in ("fp16", "bf16", "fp32")
-    ]
+    tops = [[known_peak(rung.card, dtype) for rung, _ in usable] for dtype in LIKELY_DTYPES]
     known = max(tops, key=lambda row: sum(each is not None for each in row))
     peaks = [each.flops_per_s for each in known if each]
     middle = median(peaks) if peaks else 1.0

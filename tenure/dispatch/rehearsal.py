@@ -13,13 +13,16 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from tenure.dispatch.contract import LaunchFailed, Quota, TellsQuota
-from tenure.dispatch.foresight import UNKNOWN_START_S, Foresight, Place
+from tenure.dispatch.foresight import Foresight
 from tenure.dispatch.history import read_observations
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.lifetimes import LifetimeBook
-from tenure.dispatch.rows import FLOPS_OF, believable, peak_ratio, work_of
+from tenure.dispatch.planner import UNKNOWN_MILESTONE_S
+from tenure.dispatch.quality import UNKNOWN_START_S
+from tenure.dispatch.rows import FLOPS_OF, LIKELY_DTYPES, Place, believable, peak_ratio, work_of
 from tenure.errors import UsageError
 from tenure.plan import throughput
+from tenure.plan.enlist import plan_records
 from tenure.plan.file import Plan
 from tenure.plan.pinning import read_wish
 from tenure.plan.rehearse_script import Allowance, Kind, Retrain, Script, Station, Trace
@@ -31,7 +34,7 @@ from tenure_protocol.lease.client import read_witness
 from tenure_protocol.lease.machine import SLACK_S
 from tenure_protocol.patience import best_k
 from tenure_protocol.ratios import Ratios
-from tenure_protocol.records import JobSpec, Manifest, Observation, PlanRecord, load
+from tenure_protocol.records import JobSpec, Manifest, Observation, load
 from tenure_protocol.store.api import Missing, Store, shortest_lease_s
 from tenure_protocol.work import DTYPES
 from tenure_worker.cargo import same_card
@@ -41,10 +44,8 @@ from tenure_worker.pacing import DEATH_PER_H, RESTART_S
 _QUOTA_WAIT_S = 5.0  # for the platforms; what one does not tell by then is not played
 _MOST_SPECS = 400  # of jobs that are looked at for one of the plan's configurations
 _ALIKE = 3  # of which as many manifests are read
-_LIKELY_DTYPES = ("fp16", "bf16", "fp32")
 #: Beside its own spread, a speed that is taken from another card's by their peaks may be wrong by so much.
 _BY_PEAKS_SD = 0.25
-_MILESTONE_S = 1800.0  # between two milestones where nobody says how many steps a job has
 _PRIOR_H = 20.0  # as the dispatcher weighs its own assumption of losses
 
 
@@ -270,7 +271,7 @@ def _ratio(there: str, here: str, work: str) -> float | None:
     if there == here or same_card(there, here):
         return 1.0
     dtype = work.removeprefix(FLOPS_OF)
-    dtypes = _LIKELY_DTYPES if dtype == work else (dtype,)
+    dtypes = LIKELY_DTYPES if dtype == work else (dtype,)
     return next((found for each in dtypes if (found := peak_ratio(there, here, each))), None)
 
 
@@ -336,9 +337,9 @@ def _kind(
         every = length.amount * min(1.0, plan.milestone_every / steps)
     else:
         first = next(iter(laws.values()), None)
-        every = first.per_s(plan.cards) * _MILESTONE_S if first else length.amount
+        every = first.per_s(plan.cards) * UNKNOWN_MILESTONE_S if first else length.amount
         assumed.append(
-            f"a milestone is written every {_MILESTONE_S / 60:g} min on rung {next(iter(laws), '-')}"
+            f"a milestone is written every {UNKNOWN_MILESTONE_S / 60:g} min on rung {next(iter(laws), '-')}"
         )
     return Kind(name, length.amount, every, laws, excluded)
 
@@ -399,14 +400,7 @@ def _length(store: Store, specs: Sequence[JobSpec]) -> _Length | None:
 def _specs(known: _Known) -> list[JobSpec]:
     """Jobs of the plan's experiment class, of its own name first, the newest version of each first."""
     store, plan = known.store, known.plan
-    records = []
-    for row in store.list(keys.PLANS):
-        body = store.read(row.key)
-        try:
-            if not isinstance(body, Missing):
-                records.append(load(PlanRecord, body.body, row.key))
-        except Corrupt:  # `tenure status` names it
-            continue
+    records = plan_records(store)
     records.sort(key=lambda record: (record.plan != plan.name, -record.version))
     jobs = list(dict.fromkeys(job for record in records for job in record.jobs))
     found = []

@@ -20,6 +20,8 @@ MOST_SECONDS = 1e9  # thirty years: what lasts longer was not measured
 RUNNING = "running"
 FLOPS_OF = "FLOPs of "  # how the work of an experiment that tells them begins
 Place = tuple[str, str]  # runner, card
+#: What a worker that tells no format most likely computes in.
+LIKELY_DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,8 @@ class Sight:
 
     def quota_worths(self, seen: Snapshot) -> list[Worth]:
         """What an hour of each quota would save now, over the open jobs of a snapshot."""
+        if self.quotas.empty:
+            return []
         now_s = self._clock.monotonic_s()
         prospects = self._planner.prospects(seen, now_s)
         return quota_worths(seen, self._rungs, prospects, self._planner.rates, now_s)

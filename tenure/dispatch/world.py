@@ -14,6 +14,7 @@ from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
 from tenure.dispatch.quality import NOTHING_SHOWN, Shown
+from tenure.plan.advise import LONGEST_H
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
@@ -42,8 +43,6 @@ _FIRST_REFUSAL_LOOK_S = 2.0
 EARLY_S = 1800.0
 #: Pause before a job is launched again that was lost early more than once, doubled each time.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
-#: Ten years: a longer deadline is a slip of the keyboard.
-LONGEST_DEADLINE_H = 87_600.0
 #: Rows of one LIST.
 PAGE = 1000
 _MOST_REFUSALS = 20  # read of one launch
@@ -684,7 +683,7 @@ def _deadline_s(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
     hours = terms.get("deadline_h")
     if isinstance(hours, bool) or not isinstance(hours, (int, float)):
         return None
-    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_DEADLINE_H else None
+    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_H else None
 
 
 def _budget(told: object) -> dict[str, float]:

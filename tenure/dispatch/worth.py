@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.quota import Left
 from tenure.dispatch.views import Snapshot
-from tenure.plan.advise import Prospect
+from tenure.plan.advise import LONGEST_H, Prospect
 
 if TYPE_CHECKING:
     from tenure.plan.allocate_scenario import Quota
@@ -87,7 +87,7 @@ def _prices(
     """Dollars of one more hour now, by rung; ``None`` where the jobs do not fit."""
     # Inside: pydantic and scipy are slow to import, and few rounds ask.
     from tenure.plan.allocate_model import Problem
-    from tenure.plan.allocate_scenario import LONGEST_H, MOST, MOST_COUNT, Job, Price, Scenario
+    from tenure.plan.allocate_scenario import MOST, MOST_COUNT, Job, Price, Scenario
     from tenure.plan.allocate_scenario import Rung as Way
     from tenure.plan.shadow import shadow_prices
 
@@ -118,13 +118,8 @@ def _prices(
         jobs.append(
             Job(
                 name=job,
-                hours_on={
-                    each.rung: min(max(each.takes_s / _HOUR_S, _LEAST_H), LONGEST_H)
-                    for each in rows
-                },
-                deadline_h=min(max((due_s - now_s) / _HOUR_S, _LEAST_H), LONGEST_H)
-                if keeps and due_s is not None
-                else None,
+                hours_on={each.rung: _hours(each.takes_s) for each in rows},
+                deadline_h=_hours(due_s - now_s) if keeps and due_s is not None else None,
             )
         )
     named = {way.price.currency for way in ways} - {"usd"}
@@ -137,14 +132,17 @@ def _prices(
     return None if found is None else {name: found.worth(name) for name in owners.values()}
 
 
+def _hours(seconds: float) -> float:
+    """As a scenario takes them: neither none nor beyond ten years."""
+    return min(max(seconds / _HOUR_S, _LEAST_H), LONGEST_H)
+
+
 def _quota(left: Left, unix_s: float) -> Quota:
-    from tenure.plan.allocate_scenario import LONGEST_H, MOST, Quota
+    from tenure.plan.allocate_scenario import MOST, Quota
 
     renews_at_s = left.renews_at_s
     return Quota(
         left=min(left.hours, MOST),
-        renews_in_h=None
-        if renews_at_s is None
-        else min(max((renews_at_s - unix_s) / _HOUR_S, _LEAST_H), LONGEST_H),
+        renews_in_h=None if renews_at_s is None else _hours(renews_at_s - unix_s),
         granted=None if left.granted_h is None else min(max(left.granted_h, 0.0), MOST),
     )

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 
+#: Ten years: a longer deadline or horizon is a slip of the keyboard, not a plan.
+LONGEST_H = 87_600.0
 #: A forecast is taken to be wrong by so much.
 SAFETY = 1.3
 #: Starts that a job keeps time for beside the one that the sure rung needs: the next launch may never claim.

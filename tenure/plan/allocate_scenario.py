@@ -22,12 +22,11 @@ from pydantic import (
 
 from tenure.bad_input import KeyPath, Place, did_you_mean, read_text
 from tenure.errors import UsageError
+from tenure.plan.advise import LONGEST_H as LONGEST_H
 from tenure.plan.yaml_lines import parse
 
 USD = "usd"
 WEEK_H = 168.0
-#: A renewal every hour for ten years: beyond it a horizon is a slip of the keyboard, not a plan.
-LONGEST_H = 87_600.0
 LEAST_H = 1e-6
 #: Renewals of one quota within the horizon: each is a period of the model.
 MOST_RENEWALS = 60

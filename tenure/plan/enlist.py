@@ -101,6 +101,19 @@ def tally(store: Store, specs: Sequence[JobSpec]) -> Tally:
     return Tally(tuple(still_open), tuple(finished), over)
 
 
+def plan_records(store: Store) -> list[PlanRecord]:
+    """Every readable version of every plan; a corrupt one is named by ``tenure status``."""
+    records = []
+    for row in store.list(keys.PLANS):
+        body = store.read(row.key)
+        try:
+            if not isinstance(body, Missing):
+                records.append(load(PlanRecord, body.body, row.key))
+        except Corrupt:
+            continue
+    return sorted(records, key=lambda record: record.version)
+
+
 def _versions(store: Store, plan: str) -> list[PlanRecord]:
     found = []
     for row in store.list(f"{keys.PLANS}{plan}/"):

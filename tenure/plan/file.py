@@ -30,6 +30,7 @@ from pydantic import (
 
 from tenure.bad_input import KeyPath, Place, did_you_mean, read_text, shown
 from tenure.errors import UsageError
+from tenure.plan.advise import LONGEST_H
 from tenure.plan.experiment import check_experiment
 from tenure.plan.pinning import read_wish
 from tenure.plan.yaml_lines import parse
@@ -127,7 +128,7 @@ class Plan(_Strict):
     milestone_every: Annotated[int, Field(ge=1)] = 100  # steps
     team: Name = "me"
     priority: int = 0
-    deadline_h: Annotated[float, Field(gt=0, le=87_600)] | None = None  # ten years at most
+    deadline_h: Annotated[float, Field(gt=0, le=LONGEST_H)] | None = None
     budget: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)  # by currency
     rungs: Annotated[list[str], Field(min_length=1)]  # in order of preference
     nightly: bool = False

@@ -5,16 +5,14 @@ Amounts of work are in the unit of their throughput law: FLOPs of a dtype, or st
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tenure.bad_input import read_text, shown
-from tenure.errors import UsageError
 from tenure.plan.survival import Curve
 from tenure.plan.throughput import Throughput
+from tenure.plan.traces import bad_count, read_counts
 
 _HOUR_S = 3600.0
 #: A platform that renews a quota does so every week, as far as is known of any.
@@ -69,35 +67,11 @@ def read_trace(file: Path) -> Trace:
 
     Raises UsageError, one sentence, for a trace with gaps, negative counts, or none at all.
     """
-    try:
-        found = json.loads(read_text(file, "trace"))
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{file}:{error.lineno}: it is no JSON ({error.msg}); export it again"
-        ) from None
-    if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
-        raise UsageError(f"{file}: a trace is an object with 'metadata' and 'data'; this is none")
-    tick_s, data = found["metadata"].get("gap_seconds"), found.get("data")
-    if not _is_number(tick_s) or not (math.isfinite(tick_s) and tick_s > 0):
-        raise UsageError(
-            f"{file}: metadata.gap_seconds is {shown(tick_s)}; it must be the seconds of a tick, above 0"
-        )
-    if not isinstance(data, list) or not data:
-        raise UsageError(f"{file}: data is missing or empty; it lists the instances of each tick")
+    tick_s, data = read_counts(file)
     for tick, count in enumerate(data):
-        if count is None:
-            raise UsageError(
-                f"{file}: data has a gap at tick {tick}; cut the trace there, or fill it"
-            )
-        if not _is_number(count) or not (0 <= count < math.inf and count == int(count)):
-            raise UsageError(
-                f"{file}: data[{tick}] is {shown(count)}; instances are a whole number, 0 or more"
-            )
-    return Trace(float(tick_s), tuple(int(count) for count in data))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        if count != int(count):
+            raise bad_count(file, tick, count)
+    return Trace(tick_s, tuple(map(int, data)))
 
 
 @dataclass(frozen=True)

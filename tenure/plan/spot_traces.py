@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tenure.bad_input import did_you_mean, read_text, shown
+from tenure.bad_input import did_you_mean, shown
 from tenure.errors import UsageError
 from tenure.plan.deadline import Market
+from tenure.plan.traces import read_counts, read_json
 
 WINDOWS = 100
 _MOST_GAP_S = 86_400.0
@@ -19,35 +18,18 @@ _MOST_GAP_S = 86_400.0
 
 def read_trace(file: Path) -> Market:
     """A trace ``{"metadata": {"gap_seconds": s}, "data": [instances per tick]}``; its name is the file's stem."""
-    whole = _json(file, "trace")
-    if not isinstance(whole, dict) or not isinstance(whole.get("metadata"), dict):
-        raise UsageError(
-            f"{file}: a trace is an object with the keys metadata and data; export it so"
-        )
-    gap_s = whole["metadata"].get("gap_seconds")
-    if not _is_number(gap_s) or not 0 < gap_s <= _MOST_GAP_S:
+    gap_s, counts = read_counts(file)
+    if gap_s > _MOST_GAP_S:
         raise UsageError(
             f"{file}: metadata.gap_seconds is {shown(gap_s)}; give the length of a tick in seconds, "
             f"more than 0 and at most {_MOST_GAP_S:g}"
         )
-    data = whole.get("data")
-    if not isinstance(data, list) or not data:
-        raise UsageError(f"{file}: data is no list of counts; give one count of machines per tick")
-    for tick, count in enumerate(data):
-        if count is None:
-            raise UsageError(
-                f"{file}: data has a gap at tick {tick}; fill it in or cut the trace there"
-            )
-        if not _is_number(count) or count < 0:
-            raise UsageError(
-                f"{file}: data[{tick}] is {shown(count)}; it must be a count of machines, 0 or more"
-            )
-    return Market(file.stem, float(gap_s), np.array([count > 0 for count in data], dtype=bool))
+    return Market(file.stem, gap_s, np.array([count > 0 for count in counts], dtype=bool))
 
 
 def read_windows(file: Path, names: Sequence[str]) -> dict[str, list[int]]:
     """The start ticks of each series named in a windows file ``{"series": [tick, ...]}``."""
-    whole = _json(file, "windows file")
+    whole = read_json(file, "windows file")
     if not isinstance(whole, dict):
         raise UsageError(f"{file}: a windows file maps the name of a series to its start ticks")
     starts: dict[str, list[int]] = {}
@@ -97,19 +79,3 @@ def common_starts(windows: Mapping[str, list[int]], file: Path) -> list[int]:
     if not common:
         raise UsageError(f"{file}: the series have no start tick in common; give them some")
     return common
-
-
-def _json(file: Path, what: str) -> object:
-    try:
-        whole: object = json.loads(read_text(file, what))
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{file}:{error.lineno}: this is no JSON ({error.msg}); export the {what} again"
-        ) from None
-    except RecursionError:
-        raise UsageError(f"{file}: its JSON is nested too deeply for a {what}") from None
-    return whole
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
