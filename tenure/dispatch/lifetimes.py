@@ -10,38 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 
-from tenure.dispatch.rows import encode_with_rows
+from tenure.dispatch.rows import RUNNING, Place, merged
+from tenure.dispatch.shelves import Shelves
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import Corrupt, encode
 from tenure_protocol.lease import keys
-from tenure_protocol.records import Lifetime, Lifetimes, load
-from tenure_protocol.store.api import Missing, Store, StoreSilent, Written
+from tenure_protocol.records import Lifetime, Lifetimes
+from tenure_protocol.store.api import Missing, Store, StoreSilent
 
-MOST_ROWS = 300  # of one (runner, card): the newest
-_WRITE_EVERY_S = 300.0
 _READS = 32  # of intents in one look
-_RUNNING = "running"
-Place = tuple[str, str]  # runner, card
 Rows = dict[tuple[str, int], Lifetime]
-
-
-@dataclass
-class _Kept:
-    rows: Rows = field(default_factory=dict)
-    etag: str = ""
-    dirty: bool = False
-    #: Rows as they were last encoded: of hundreds, a few have changed when they are written again.
-    encoded: dict[tuple[str, int], tuple[Lifetime, bytes]] = field(default_factory=dict)
-
-    def encode_rows(self) -> list[bytes]:
-        """The rows in canonical JSON, in their order."""
-        before, self.encoded = self.encoded, {}
-        for key, row in self.rows.items():
-            known = before.get(key)
-            self.encoded[key] = known if known and known[0] is row else (row, encode(row))
-        return [body for _, body in self.encoded.values()]
 
 
 class LifetimeBook:
@@ -50,28 +29,30 @@ class LifetimeBook:
     def __init__(self, store: Store, clock: Clock, name: str) -> None:
         self._store = store
         self._clock = clock
-        self._name = name
-        self._places: dict[Place, _Kept] = {}
-        self._keys: dict[str, Place] = {}
-        self._written_s = clock.monotonic_s()
+        self._shelves: Shelves[Lifetime, Lifetimes] = Shelves(
+            store,
+            clock,
+            Lifetimes,
+            name,
+            keys.LIFETIMES,
+            keys.lifetimes,
+            merge,
+            self._merged,
+        )
         #: By job, its launches whose prediction has no outcome yet, and where their rows are.
         self._open: dict[str, dict[int, Place]] = {}
         #: When (monotonic) those of them were launched that this process has launched.
         self._made_s: dict[tuple[str, int], float] = {}
         #: Launches of others whose job has ended, and when (monotonic): their intents tell the rest.
         self._ended: dict[tuple[Place, str, int], float] = {}
-        self.troubles: dict[str, str] = {}
+        self.troubles = self._shelves.troubles
 
     def put(self, place: Place, row: Lifetime) -> None:
         """Note what is known of one launch now; what an earlier sight knew and this one does not stays."""
-        kept = self._places.setdefault(place, _Kept())
-        old = kept.rows.get((row.job, row.launch))
+        shelf = self._shelves.of(place)
+        old = shelf.rows.get((row.job, row.launch))
         made = row if old is None else joined(old, row)
-        if made != old:
-            kept.rows.pop((row.job, row.launch), None)  # the newest stand last
-            kept.rows[row.job, row.launch] = made
-            kept.rows = _newest(kept.rows)
-            kept.dirty = True
+        if shelf.put(made):
             self._await(place, made)
 
     def _await(self, place: Place, row: Lifetime) -> None:
@@ -108,7 +89,7 @@ class LifetimeBook:
                 self._came(place, job, launch, at_s - made_s)
 
     def _came(self, place: Place, job: str, launch: int, took_s: float) -> None:
-        row = self._places[place].rows.get((job, launch))
+        row = self._shelves.of(place).rows.get((job, launch))
         if row is not None and row.took_s is None:  # it may be too old to be kept by now
             self.put(place, replace(row, took_s=max(0.0, took_s)))
 
@@ -138,68 +119,18 @@ class LifetimeBook:
 
     def rows(self) -> list[tuple[Place, Lifetime]]:
         """Every row that is known, by (runner, card), the oldest first."""
-        return [(place, row) for place, kept in self._places.items() for row in kept.rows.values()]
-
-    # ------------------------------------------------------------------------------- keeping
+        return self._shelves.rows()
 
     def write(self, at_once: bool = False) -> None:
         """Write what is new, every five minutes or ``at_once``; by a replace on what was read before."""
-        now_s = self._clock.monotonic_s()
-        if not at_once and now_s - self._written_s < _WRITE_EVERY_S:
-            return
-        self._written_s = now_s
-        for place, kept in self._places.items():
-            if kept.dirty:
-                self._write(place, kept)
-
-    def _write(self, place: Place, kept: _Kept) -> None:
-        key = keys.lifetimes(*place)
-        frame = Lifetimes(*place, self._name, (), self._clock.nonce())
-        body = encode_with_rows(frame, kept.encode_rows())
-        outcome = (
-            self._store.replace(key, body, kept.etag)
-            if kept.etag
-            else self._store.create(key, body)
-        )
-        if isinstance(outcome, Written):
-            kept.etag, kept.dirty = outcome.etag, False
-            return
-        kept.etag = (
-            ""  # another dispatcher wrote it, or that is not known: read before the next try
-        )
-        try:
-            self._read_one(key)
-        except StoreSilent as error:
-            self.troubles[key] = str(error)
+        self._shelves.write(at_once)
 
     def read(self) -> None:
         """Merge in what other dispatchers have seen. A silent store costs knowledge and nothing else."""
-        try:
-            for entry in self._store.list(keys.LIFETIMES):
-                place = self._keys.get(entry.key)
-                if place is None or self._places[place].etag != entry.etag:
-                    self._read_one(entry.key)
-            self.troubles.pop(keys.LIFETIMES, None)
-        except StoreSilent as error:
-            self.troubles[keys.LIFETIMES] = str(error)
+        self._shelves.read()
 
-    def _read_one(self, key: str) -> None:
-        found = self._store.read(key)
-        if isinstance(found, Missing):
-            return
-        try:
-            stored = load(Lifetimes, found.body, key)
-        except Corrupt as error:  # a newer Tenure's is left alone, and said
-            self.troubles[key] = str(error)
-            return
-        self.troubles.pop(key, None)
-        place = stored.runner, stored.card
-        kept = self._places.setdefault(place, _Kept())
-        self._keys[key], kept.etag = place, found.etag
-        merged = merge(stored.rows, kept.rows.values())
-        kept.dirty = kept.dirty or list(merged.values()) != list(stored.rows)
-        kept.rows = merged
-        for row in merged.values():
+    def _merged(self, place: Place) -> None:
+        for row in self._shelves.of(place).rows.values():
             self._await(place, row)
 
 
@@ -211,11 +142,7 @@ def merge(one: Iterable[Lifetime], other: Iterable[Lifetime]) -> Rows:
     >>> [(row.end, row.held_s, row.predicted_s is None) for row in merge([b], [a]).values()]
     [('lost', 9.0, False)]
     """
-    found: Rows = {}
-    for row in (*one, *other):
-        old = found.pop((row.job, row.launch), None)
-        found[row.job, row.launch] = row if old is None else joined(old, row)
-    return _newest(found)
+    return merged(one, other, joined)
 
 
 def joined(one: Lifetime, other: Lifetime) -> Lifetime:
@@ -233,13 +160,7 @@ def joined(one: Lifetime, other: Lifetime) -> Lifetime:
 
 
 def _seen(row: Lifetime) -> tuple[bool, float, int, str]:
-    return row.end != _RUNNING, row.held_s or 0.0, row.milestones, repr(row)
-
-
-def _newest(rows: Rows) -> Rows:
-    while len(rows) > MOST_ROWS:
-        del rows[next(iter(rows))]
-    return rows
+    return row.end != RUNNING, row.held_s or 0.0, row.milestones, repr(row)
 
 
 def scored(rows: Iterable[Lifetime]) -> list[tuple[tuple[float, ...], float]]:

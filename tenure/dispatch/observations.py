@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
+from typing import cast
 
 from tenure.dispatch import quality
 from tenure.dispatch.ladder import Rung
@@ -28,17 +29,16 @@ from tenure.dispatch.rows import (
     Place,
     WorkLeft,
     believable,
-    encode_with_rows,
     merge,
-    newest,
     peak_ratio,
     shown,
     work_of,
 )
+from tenure.dispatch.shelves import Shelf, Shelves
 from tenure.dispatch.timers import ENOUGH_DELAYS, LEAST_WINDOW_S, claim_window_s
 from tenure.dispatch.world import JobMemory, World
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import Corrupt, encode
+from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import (
@@ -51,7 +51,7 @@ from tenure_protocol.records import (
     Witness,
     load,
 )
-from tenure_protocol.store.api import Missing, Store, StoreSilent, Written, is_key
+from tenure_protocol.store.api import Missing, Store, StoreSilent, is_key
 from tenure_worker import exits
 from tenure_worker.claim import read_spec
 from tenure_worker.pacing import DEATH_PER_H
@@ -60,7 +60,6 @@ from tenure_worker.pacing import DEATH_PER_H
 _NEWEST = 60
 _READS = 32  # of manifests in one look
 _AGAIN_S = 60.0  # between two reads of the manifests of one attempt
-_WRITE_EVERY_S = 300.0
 _READ_EVERY_S = 600.0  # what other dispatchers have seen
 
 #: Hours of work that the death rate of an unobserved platform is worth, against those observed.
@@ -101,14 +100,9 @@ class _Track:
 
 
 @dataclass
-class _Place:
-    """The rows of one (runner, card)."""
+class _Place(Shelf[Observation]):
+    """The rows of one (runner, card), and what was worked out from them."""
 
-    rows: dict[tuple[str, int], Observation] = field(default_factory=dict)
-    etag: str = ""
-    dirty: bool = False
-    #: Rows as they were last encoded: of hundreds, a few have changed when they are written again.
-    encoded: dict[tuple[str, int], tuple[Observation, bytes]] = field(default_factory=dict)
     #: By work, and by work and the launch that is not counted; both until rows change.
     usual: dict[str, Usual | None] = field(default_factory=dict)
     others: dict[tuple[str, str, int], Usual | None] = field(default_factory=dict)
@@ -145,14 +139,6 @@ class _Place:
         self.__dict__.pop("claimed", None)
         self.__dict__.pop("worked", None)
 
-    def encode_rows(self) -> list[bytes]:
-        """The rows in canonical JSON, in their order."""
-        before, self.encoded = self.encoded, {}
-        for key, row in self.rows.items():
-            known = before.get(key)
-            self.encoded[key] = known if known and known[0] is row else (row, encode(row))
-        return [body for _, body in self.encoded.values()]
-
 
 class Observatory:
     """What one dispatcher knows of the machines of its rungs. Called from its rounds alone."""
@@ -163,23 +149,31 @@ class Observatory:
         self._store = store
         self._rungs = rungs
         self._clock = clock
-        self._name = name
         self._world = world
         self.lifetimes = LifetimeBook(store, clock, name)
         self._tracks: dict[str, _Track] = {}
         self._ended: deque[_Track] = deque()  # whose last manifest has not been read yet
         self.lengths = Lengths(store, world)
-        self._places: dict[Place, _Place] = {}
-        self._keys: dict[str, Place] = {}
+        self._shelves: Shelves[Observation, Observations] = Shelves(
+            store,
+            clock,
+            Observations,
+            name,
+            keys.OBSERVATIONS,
+            keys.observations,
+            merge,
+            self._forget,
+            _Place,
+        )
+        self._places = cast("dict[Place, _Place]", self._shelves.at)
         #: By rung, until any rows change: thousands of jobs ask for the same at every round.
         self._start_s: dict[str, float | None] = {}
         self._cards: dict[str, str] = {}
-        self._written_s = clock.monotonic_s()
         self._read_s: float | None = None
         self._wanted = (
             False  # an attempt that moved its pointer since the last reading is to be judged
         )
-        self.troubles: dict[str, str] = {}
+        self.troubles = self._shelves.troubles
 
     # ------------------------------------------------------------------------------- looking
 
@@ -304,13 +298,8 @@ class Observatory:
         if row is None or place is None:
             return
         self.lifetimes.put(place, self._lifetime(track, row))
-        kept = self._places.setdefault(place, _Place())
-        if kept.rows.get((row.job, row.launch)) != row:
-            kept.rows.pop((row.job, row.launch), None)  # the newest stand last
-            kept.rows[row.job, row.launch] = row
-            kept.rows = newest(kept.rows)
-            kept.dirty = True
-            self._forget(kept)
+        if self._shelves.of(place).put(row):
+            self._forget(place)
 
     def _lifetime(self, track: _Track, row: Observation) -> Lifetime:
         """The same launch as its machine's life: until its last sign, where a row ends at a milestone."""
@@ -330,9 +319,9 @@ class Observatory:
             max(1, round((m.step - m.from_step) / every)) if m else 0,
         )
 
-    def _forget(self, kept: _Place) -> None:
+    def _forget(self, place: Place) -> None:
         """Rows of a place have changed: whatever was worked out from them is worked out anew."""
-        kept.forget()
+        self._places[place].forget()
         self._start_s.clear()
         self._cards.clear()
 
@@ -393,46 +382,12 @@ class Observatory:
     def write(self, at_once: bool = False) -> None:
         """Write what is new, every five minutes or ``at_once``; by a replace on what was read before."""
         self.lifetimes.write(at_once)
-        now_s = self._clock.monotonic_s()
-        if not at_once and now_s - self._written_s < _WRITE_EVERY_S:
-            return
-        self._written_s = now_s
-        for place, kept in self._places.items():
-            if kept.dirty:
-                self._write(place, kept)
-
-    def _write(self, place: Place, kept: _Place) -> None:
-        runner, card = place
-        key = keys.observations(runner, card)
-        frame = Observations(runner, card, self._name, (), self._clock.nonce())
-        body = encode_with_rows(frame, kept.encode_rows())
-        outcome = (
-            self._store.replace(key, body, kept.etag)
-            if kept.etag
-            else self._store.create(key, body)
-        )
-        if isinstance(outcome, Written):
-            kept.etag, kept.dirty = outcome.etag, False
-        else:  # another dispatcher wrote it, or that is not known: it is read before the next try
-            kept.etag = ""
-            try:
-                self._read_place(key)
-            except StoreSilent as error:
-                self.troubles[key] = str(error)
+        self._shelves.write(at_once)
 
     def _read_places(self, first: bool) -> None:
         """What other dispatchers have seen; where nobody has kept anything, what the manifests tell."""
-        try:
-            rows = list(self._store.list(keys.OBSERVATIONS))
-            if first and not rows:
-                self._rebuild()
-            for row in rows:
-                place = self._keys.get(row.key)
-                if place is None or self._places[place].etag != row.etag:
-                    self._read_place(row.key)
-            self.troubles.pop(keys.OBSERVATIONS, None)
-        except StoreSilent as error:
-            self.troubles[keys.OBSERVATIONS] = str(error)
+        if not self._shelves.read() and first:
+            self._rebuild()
 
     def _rebuild(self) -> None:
         """The last attempt of every job that is over, of which its manifest and its intent tell."""
@@ -442,26 +397,6 @@ class Observatory:
                 track = _Track(memory.job, w.launched, w.pointer.attempt)
                 track.end = _end_word(track, w)
                 self._ended.append(track)
-
-    def _read_place(self, key: str) -> None:
-        """Merge one object into what is known. A newer Tenure's is left alone, and said."""
-        found = self._store.read(key)
-        if isinstance(found, Missing):
-            return
-        try:
-            stored = load(Observations, found.body, key)
-        except Corrupt as error:
-            self.troubles[key] = str(error)
-            return
-        self.troubles.pop(key, None)
-        place = stored.runner, stored.card
-        kept = self._places.setdefault(place, _Place())
-        self._keys[key] = place
-        kept.etag = found.etag
-        merged = merge(stored.rows, kept.rows.values())
-        kept.dirty = kept.dirty or list(merged.values()) != list(stored.rows)
-        kept.rows = merged
-        self._forget(kept)
 
     # --------------------------------------------------------------------------- judgements
 
@@ -630,7 +565,7 @@ class Observatory:
 
     def rows(self) -> Sequence[tuple[Place, Observation]]:
         """Every row that is known, by (runner, card)."""
-        return [(place, row) for place, kept in self._places.items() for row in kept.rows.values()]
+        return self._shelves.rows()
 
 
 def _pause_s(track: _Track) -> float:

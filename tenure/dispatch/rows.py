@@ -5,13 +5,20 @@ Pure. Whoever runs a rented machine may write any numbers into its manifests; wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from tenure_protocol import peaks
 from tenure_protocol.codec import canonical, encode, short_id
 from tenure_protocol.ratios import MOST_STEPS, Ratios
-from tenure_protocol.records import JobSpec, Lifetimes, Manifest, Observation, Observations
+from tenure_protocol.records import (
+    JobSpec,
+    Lifetimes,
+    Manifest,
+    Observation,
+    Observations,
+)
 from tenure_protocol.work import DTYPES
 
 MOST_ROWS = 300  # of one (runner, card): the newest
@@ -22,6 +29,21 @@ FLOPS_OF = "FLOPs of "  # how the work of an experiment that tells them begins
 Place = tuple[str, str]  # runner, card
 #: What a worker that tells no format most likely computes in.
 LIKELY_DTYPES = ("fp16", "bf16", "fp32")
+
+
+class Row(Protocol):
+    """Of one launch; an observation or a lifetime."""
+
+    @property
+    def job(self) -> str:
+        """Its job."""
+
+    @property
+    def launch(self) -> int:
+        """Its number, counted by job."""
+
+
+R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
@@ -67,14 +89,21 @@ def merge(
     >>> [row.end for row in merge([b], [a]).values()]
     ['finished']
     """
-    found: dict[tuple[str, int], Observation] = {}
+    return merged(one, other, lambda old, row: row if _seen(row) > _seen(old) else old)
+
+
+def merged(
+    one: Iterable[R], other: Iterable[R], joined: Callable[[R, R], R]
+) -> dict[tuple[str, int], R]:
+    """The rows of both, a launch once: two sights of one are ``joined``; the newest at most."""
+    found: dict[tuple[str, int], R] = {}
     for row in (*one, *other):
         old = found.pop((row.job, row.launch), None)
-        found[row.job, row.launch] = row if old is None or _seen(row) > _seen(old) else old
+        found[row.job, row.launch] = row if old is None else joined(old, row)
     return newest(found)
 
 
-def newest(rows: dict[tuple[str, int], Observation]) -> dict[tuple[str, int], Observation]:
+def newest(rows: dict[tuple[str, int], R]) -> dict[tuple[str, int], R]:
     """The same without the oldest beyond the most that are kept."""
     while len(rows) > MOST_ROWS:
         del rows[next(iter(rows))]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenure.dispatch.foresight import UNKNOWN_SAVE_S, UNKNOWN_START_S, Foresight, life
-from tenure.dispatch.lifetimes import MOST_ROWS, LifetimeBook, joined, merge, scored
+from tenure.dispatch.lifetimes import LifetimeBook, joined, merge, scored
+from tenure.dispatch.rows import MOST_ROWS
 from tenure.plan.predict import calibration
 from tenure.plan.survival import Life
 from tenure_protocol import peaks
