@@ -11,13 +11,10 @@ for both, so differences are paired. Counts do not depend on the machine that th
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from bench.instruments.report import Report, arguments
-from bench.pool import MEASURES, Measure, verdict, weeks_of
+from bench.instruments.report import Report
+from bench.pool import MEASURES, Measure, play, verdict
 from tenure.sim.pool import Week
 from tenure.sim.pool_policies import PRODUCT, Policy
 
@@ -43,15 +40,14 @@ LATENESS: tuple[Measure, ...] = (
 )
 
 
-def measures() -> tuple[Measure, ...]:
-    """What came late, and all that the pool is measured by."""
-    return LATENESS + MEASURES
+#: What came late, and all that the pool is measured by.
+ALL = LATENESS + MEASURES
 
 
 def markdown(weeks: Mapping[Policy, Sequence[Week]]) -> str:
     """The table of docs/planner.md."""
     lines = ["| measure | planner off | planner on | on less off |", "|---|---|---|---|"]
-    for measure in measures():
+    for measure in ALL:
         off, on = measure.of(weeks["ours"]), measure.of(weeks["planner"])
         found = measure.difference(weeks["planner"], weeks["ours"])
         digits = measure.digits
@@ -62,7 +58,7 @@ def markdown(weeks: Mapping[Policy, Sequence[Week]]) -> str:
 
 def report_measures(report: Report, weeks: Mapping[Policy, Sequence[Week]]) -> None:
     """One line for each measure under each policy, and one for the difference."""
-    for measure in measures():
+    for measure in ALL:
         for policy in PRODUCT:
             found = measure.of(weeks[policy])
             words = found.words(measure.digits)
@@ -75,42 +71,5 @@ def report_measures(report: Report, weeks: Mapping[Policy, Sequence[Week]]) -> N
         )
 
 
-def main() -> None:
-    """Run so many weeks with the planner and without, and print what came of them."""
-    parser = arguments(__doc__)
-    parser.add_argument("--weeks", type=int, help=f"worlds (default {WEEKS}, quick {QUICK_WEEKS})")
-    parser.add_argument("--seed", type=int, default=0, help="of the first week (default 0)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--keep", type=Path, help="a file that holds the weeks run so far")
-    parser.add_argument(
-        "--markdown", action="store_true", help="print the table of docs/planner.md"
-    )
-    options = parser.parse_args()
-    report = Report("planner", options)
-    count = options.weeks or (QUICK_WEEKS if options.quick else WEEKS)
-    weeks: dict[Policy, list[Week]] = {policy: [] for policy in PRODUCT}
-    began_s = time.perf_counter()
-    for week in weeks_of(count, options.seed, options.processes, options.keep, PRODUCT):
-        weeks[week.policy].append(week)
-        for broken in week.broken:
-            report.note(f"week {week.seed} under {week.policy}: BROKEN: {broken}")
-    took_s = time.perf_counter() - began_s
-    if options.markdown:
-        print(markdown(weeks))
-    else:
-        report_measures(report, weeks)
-    broken_weeks = sum(bool(week.broken) for each in weeks.values() for week in each)
-    whole = f"{broken_weeks} of {2 * count}"
-    report.line("weeks with a broken invariant", whole, "0", broken=broken_weeks, weeks=2 * count)
-    report.line(
-        "one week under one policy",
-        f"{took_s / (2 * count):.2f} s of {options.processes} processes",
-        week_s=took_s / (2 * count),
-        processes=options.processes,
-        first_seed=options.seed,
-    )
-    report.end()
-
-
 if __name__ == "__main__":
-    main()
+    play("planner", __doc__, PRODUCT, markdown, report_measures, WEEKS, QUICK_WEEKS)

@@ -32,6 +32,7 @@ from tenure.sim.pool import Week, run_weeks
 from tenure.sim.pool_policies import POLICIES, Policy
 
 WEEKS, QUICK_WEEKS = 16, 2
+DOCS = {"pool": "policy", "planner": "planner"}  # where the tables of each bench stand
 _WORDS: Mapping[Policy, str] = {
     "ours": "Tenure",
     "three": "three failures, then next",
@@ -253,42 +254,46 @@ def weeks_of(
             part = []
 
 
-def main() -> None:
-    """Run so many weeks under each policy and print what came of them."""
-    parser = arguments(__doc__)
-    parser.add_argument("--weeks", type=int, help=f"worlds (default {WEEKS}, quick {QUICK_WEEKS})")
+def play(
+    name: str,
+    usage: str,
+    policies: Sequence[Policy],
+    table: Callable[[Mapping[Policy, Sequence[Week]]], str],
+    lines: Callable[[Report, Mapping[Policy, Sequence[Week]]], None],
+    default: int,
+    quick: int,
+) -> None:
+    """Run so many weeks under each policy and print what came of them: a bench's whole command line."""
+    parser = arguments(usage)
+    parser.add_argument("--weeks", type=int, help=f"worlds (default {default}, quick {quick})")
     parser.add_argument("--seed", type=int, default=0, help="of the first week (default 0)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, help="a file that holds the weeks run so far")
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of docs/policy.md"
+        "--markdown", action="store_true", help=f"print the tables of docs/{DOCS[name]}.md"
     )
     options = parser.parse_args()
-    report = Report("pool", options)
-    count = options.weeks or (QUICK_WEEKS if options.quick else WEEKS)
-    weeks: dict[Policy, list[Week]] = {policy: [] for policy in POLICIES}
+    report = Report(name, options)
+    count = options.weeks or (quick if options.quick else default)
+    weeks: dict[Policy, list[Week]] = {policy: [] for policy in policies}
     began_s = time.perf_counter()
-    for week in weeks_of(count, options.seed, options.processes, options.keep):
+    for week in weeks_of(count, options.seed, options.processes, options.keep, policies):
         weeks[week.policy].append(week)
         for broken in week.broken:
             report.note(f"week {week.seed} under {week.policy}: BROKEN: {broken}")
     took_s = time.perf_counter() - began_s
     if options.markdown:
-        print(markdown(weeks))
+        print(table(weeks))
     else:
-        report_measures(report, weeks)
+        lines(report, weeks)
     broken_weeks = sum(bool(week.broken) for each in weeks.values() for week in each)
-    report.line(
-        "weeks with a broken invariant",
-        f"{broken_weeks} of {3 * count}",
-        "0",
-        broken=broken_weeks,
-        weeks=3 * count,
-    )
+    runs = len(policies) * count
+    whole = f"{broken_weeks} of {runs}"
+    report.line("weeks with a broken invariant", whole, "0", broken=broken_weeks, weeks=runs)
     report.line(
         "one week under one policy",
-        f"{took_s / (3 * count):.2f} s of {options.processes} processes",
-        week_s=took_s / (3 * count),
+        f"{took_s / runs:.2f} s of {options.processes} processes",
+        week_s=took_s / runs,
         processes=options.processes,
         first_seed=options.seed,
     )
@@ -296,4 +301,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    play("pool", __doc__, POLICIES, markdown, report_measures, WEEKS, QUICK_WEEKS)
