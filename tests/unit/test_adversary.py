@@ -43,6 +43,7 @@ from tests.record_builders import (
     research,
     retrain,
 )
+from tests.trees import Path_, at, paths
 
 #: Seeds of jobs that the valid record and its parent do not have.
 NEW, OLD = (21, 22, 23, 24, 25), (6, 7, 8, 9, 10)
@@ -338,7 +339,6 @@ def test_a_log_cut_and_a_log_in_another_order() -> None:
 
 # ------------------------------------------------------------------------ any field at all
 
-Path_ = tuple[str | int, ...]
 
 #: What may change with nothing being refused, and why. By the last key, or ``key kind:path``.
 HARMLESS = {
@@ -390,27 +390,8 @@ _READ = {
 }
 
 
-def paths(value: Json, path: Path_ = ()) -> Iterator[Path_]:
-    yield path
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for name, item in items:
-        yield from paths(item, (*path, name))
-
-
 def _like(part: str | int) -> str:
     return part if isinstance(part, str) else "#"
-
-
-def at(value: Json, path: Path_) -> Json:
-    for part in path:
-        value = value[part]  # type: ignore[index,call-overload]
-    return value
 
 
 def changed(value: Json, path: Path_, how: str) -> Json:

@@ -26,10 +26,10 @@ from tenure_protocol.lease import keys
 from tenure_protocol.store.memory import MemoryStore
 from tests.readdressed import Objects, body_of, snapshot_of, store_of
 from tests.record_builders import overwrite, research, retrain
+from tests.trees import Path_, at, paths
 
 NAME, NUMBER = "vol", 2
 SLOT, ENTRY, MOVE = keys.deployment(NAME), keys.warrant(NUMBER), keys.moved(NAME, "live", 2)
-Path_ = tuple[str | int, ...]
 
 #: Of a state: words of the deployer for people, and nonces. What a state says of the moves before it is
 #: read by the history, and of the slot's newest one nobody else can know.
@@ -62,26 +62,6 @@ def read_json(objects: Objects, name: str) -> dict[str, Any]:
     return found
 
 
-def paths(value: object, at: Path_ = ()) -> list[Path_]:
-    rows: list[Path_] = [at] if at else []
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for name, item in items:
-        rows += paths(item, (*at, name))
-    return rows
-
-
-def place_of(value: object, path: Path_) -> Any:
-    for part in path:
-        value = value[part]  # type: ignore[index]
-    return value
-
-
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 10**9), st.text(max_size=6), st.just({}), st.just([]),
     st.sampled_from(["0" * 64, "a" * 26, "../x", NAME, "live", "shadow"]),
@@ -99,14 +79,14 @@ def mutated(where: str, pick: int, value: object, how: str) -> tuple[Objects, Pa
          "envelope": envelope, "payload": json.loads(base64.b64decode(envelope["payload"]))}.get(where, entry)
     )  # fmt: skip
     before = canonical(tree)
-    rows = paths(tree)
+    rows = [*paths(tree)][1:]  # not the whole
     path = rows[pick % len(rows)]
-    parent, last = place_of(tree, path[:-1]), path[-1]
+    parent, last = at(tree, path[:-1]), path[-1]
     if how == "drop":
         del parent[last]
     elif how == "flip" and isinstance(parent[last], str) and parent[last]:
-        text, at = parent[last], pick % len(parent[last])
-        parent[last] = text[:at] + ("b" if text[at] == "a" else "a") + text[at + 1 :]
+        text, n = parent[last], pick % len(parent[last])
+        parent[last] = text[:n] + ("b" if text[n] == "a" else "a") + text[n + 1 :]
     else:
         parent[last] = value
     if canonical(tree) == before:
