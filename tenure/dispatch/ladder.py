@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +16,14 @@ class Price:
 
     currency: str  # sums are never taken across currencies
     per_h: float
+
+    def usd_per_h(self, rates: Mapping[str, float]) -> float:
+        """What it is worth in dollars, at so many for one unit of another currency; 0 where not named.
+
+        >>> Price("usd", 2.0).usd_per_h({}), Price("credits", 2.0).usd_per_h({"credits": 0.5})
+        (2.0, 1.0)
+        """
+        return self.per_h * (1.0 if self.currency == "usd" else rates.get(self.currency, 0.0))
 
 
 @dataclass(frozen=True)

@@ -149,18 +149,12 @@ class Planner:
             rung.name,
             run_s,
             start_s,
-            self._usd_per_h(rung),
+            rung.price.usd_per_h(self.rates) if rung.price else 0.0,
             death_per_h,
             milestone_s,
             rung.price_class == ON_DEMAND and lasts,
             max(1, rung.capacity.launches),
         )
-
-    def _usd_per_h(self, rung: Rung) -> float:
-        if rung.price is None:
-            return 0.0
-        unit = rung.price.currency
-        return rung.price.per_h * (1.0 if unit == "usd" else self.rates.get(unit, 0.0))
 
 
 def loss_per_h(curve: Curve, age_s: float, run_s: float) -> float:

@@ -15,9 +15,9 @@ from statistics import median
 from tenure.dispatch.contract import LaunchFailed, Quota, TellsQuota
 from tenure.dispatch.foresight import Foresight
 from tenure.dispatch.history import read_observations
-from tenure.dispatch.ladder import Rung
+from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.lifetimes import LifetimeBook
-from tenure.dispatch.planner import UNKNOWN_MILESTONE_S
+from tenure.dispatch.planner import ON_DEMAND, UNKNOWN_MILESTONE_S
 from tenure.dispatch.quality import UNKNOWN_START_S
 from tenure.dispatch.rows import FLOPS_OF, LIKELY_DTYPES, Place, believable, peak_ratio, work_of
 from tenure.errors import UsageError
@@ -217,7 +217,7 @@ class _Known:
         if trace is None and not any(sight.lives(each) for each in like):
             words = f"a loss in {1 / DEATH_PER_H:g} h of a machine"
             assumed.append(f"no life on rung {name} or one like it has been seen: {words}")
-        currency, per_h = (rung.price.currency, rung.price.per_h) if rung.price else ("usd", 0.0)
+        price = rung.price or Price("usd", 0.0)
         return Station(
             name,
             self.place(rung)[1],
@@ -225,10 +225,10 @@ class _Known:
             starts_s,
             sight.curve(name, wall_s, like),
             self._death_per_h(name, trace),
-            currency,
-            per_h,
-            per_h * (1.0 if currency == "usd" else rates.get(currency, 0.0)),
-            rung.price_class == "on_demand",
+            price.currency,
+            price.per_h,
+            price.usd_per_h(rates),
+            rung.price_class == ON_DEMAND,
             sight.load_s(name),
             sight.save_s(name),
             self._silence_s(name, plan),
