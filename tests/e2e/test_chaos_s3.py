@@ -150,7 +150,7 @@ def test_ctrl_c_of_dispatch_at_any_moment_starts_nothing_twice(
 PLAN = """\
 name: quick
 experiment: tests.e2e.quick.experiment:Quick
-grid: {level: [0.5], pause_s: [0.8]}
+grid: {level: [0.5], pause_s: [0.1], until: [UNTIL]}
 seeds: [1, 2, 3]
 retrain_seeds: [11, 14, 15]
 milestone_every: 3
@@ -163,7 +163,8 @@ def test_ctrl_c_of_run_leaves_the_workers_and_run_again_attaches(
     tmp_path: Path, server: Seaweed
 ) -> None:
     with Project(tmp_path / "project", server.url("run")) as project:
-        (project.folder / "plan.yaml").write_text(PLAN)
+        enough = project.folder / "enough"  # until it is there, no job can end
+        (project.folder / "plan.yaml").write_text(PLAN.replace("UNTIL", str(enough)))
         project.start("run", "plan.yaml")
         project.wait(lambda: held(project) == 3, "three workers in mid-training")
         project.interrupt()
@@ -172,6 +173,8 @@ def test_ctrl_c_of_run_leaves_the_workers_and_run_again_attaches(
         again = project.start("run", "plan.yaml")
         project.wait(lambda: "training: " in again.log.read_text(), "the second run attaches")
         again.interrupt(again_s=0.05)
+        assert set(project.workers()) == workers, "nor are they the second run's"
+        enough.touch()
         third = project.start("run", "plan.yaml")
         project.wait(lambda: "metrics: " in third.log.read_text(), "the third run goes on")
         third.interrupt()

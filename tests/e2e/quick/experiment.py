@@ -17,7 +17,8 @@ FILE = "model.json"
 
 
 class Quick:
-    """config: level (the loss it comes to), steps (12), pause_s (0)."""
+    """config: level (the loss it comes to), steps (12), pause_s (0), and at the last step it may wait
+    until a file is there (the test's word that it has seen enough)."""
 
     def train(self, tenure: Tenure, config: Mapping[str, object], seed: int) -> dict[str, object]:
         steps, pause_s = int(str(config.get("steps", 12))), float(str(config.get("pause_s", 0)))
@@ -31,6 +32,9 @@ class Quick:
         while step < steps:
             step += 1
             SYSTEM.sleep(pause_s)
+            while step == steps and "until" in config and not Path(str(config["until"])).exists():
+                SYSTEM.sleep(0.1)
+                tenure.step()
             tenure.step()
             tenure.metric(loss=level + 1 / step)
             if tenure.milestone_due or step == steps:
