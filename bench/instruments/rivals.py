@@ -300,7 +300,7 @@ class Referee:
         """A write is about to be applied."""
         if key.startswith(keys.WITNESSES):
             self._witness(Witness.decode(body, key), who, now_s)
-        elif again and not key.startswith(keys.OBSERVATIONS):
+        elif again and not key.startswith((keys.OBSERVATIONS, keys.LIFETIMES)):  # they are merged
             raise self._break(f"{key} is written once, and {who} writes it again")
         elif key.startswith(keys.UNSETTLED):
             self.open.add(_launch_of(key))

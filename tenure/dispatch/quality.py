@@ -112,8 +112,8 @@ class Option:
 def takes_s(left: float, per_s: float, share: float) -> float:
     """Seconds that work takes at a speed in steps and a useful share; infinite at no speed.
 
-    >>> takes_s(100.0, 10.0, 0.5), takes_s(1.0, 0.0, 1.0)
-    (20.0, inf)
+    >>> takes_s(100.0, 10.0, 0.5), takes_s(1.0, 0.0, 1.0), takes_s(1.0, 1e-200, 1e-200)
+    (20.0, inf, inf)
     """
     useful_per_s = per_s * share  # 0 where both are next to nothing
     return left / useful_per_s if useful_per_s > 0 else float("inf")

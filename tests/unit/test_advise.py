@@ -299,6 +299,23 @@ def test_a_saving_moves_nobody_after_the_last_moment() -> None:
     assert decided(pressed, now_s, bills)[0] == Wait("j")
 
 
+def test_nor_to_a_rung_that_the_last_moment_has_put_first() -> None:
+    """The rungs before one's own are those that save, but for the last moment, which puts the sure one first."""
+    bills = (BillView("j", 1, "spot"),)
+    now_s = of(outlook(8.0)).latest_s
+    calm, pressed = of(outlook(40.0)), of(outlook(8.0), now_s)
+    assert calm.order[0] == "spot" and pressed.order[0] == "dear" and pressed.pressed(now_s)
+    job = held(pressed, "spot", left_h=4.0)  # it will be in time
+    cheap = replace(job.options["dear"], per_h=0.05)
+    lasting = replace(SPOT, death_per_h=0.0)
+    job = replace(job, prospects=(DEAR, lasting), options={**job.options, "dear": cheap})
+    job = replace(job, deadline_s=8 * H)
+    assert decided(job, now_s, bills)[0] == Wait("j")
+    assert decided(replace(job, advice=replace(calm, order=pressed.order)), now_s, bills)[0] == (
+        AskToYield("j", "dear")
+    ), "the saving is there"
+
+
 def test_a_slow_rung_is_not_taken_for_what_the_rest_costs_elsewhere() -> None:
     """Free, and never on time: most of the job would be done on the sure rung all the same."""
     free = Prospect("free", 1000 * H, 0.0, 0.0)
@@ -330,7 +347,6 @@ def test_a_young_attempt_is_not_hurried_and_a_critical_one_stays_on_sure_rungs()
     assert late.pace is not None
     young = replace(late, pace=replace(late.pace, steps=5))
     assert decided(young, now_s, bills)[0] == Wait("j")
-    sure_here = replace(
-        late, critical=True, prospects=(replace(SPOT, rung="dear"), replace(SPOT, sure=True))
-    )
-    assert decided(sure_here, now_s, bills)[0] == Wait("j")
+    sure_here = replace(late, prospects=(replace(DEAR, sure=False), replace(SPOT, sure=True)))
+    assert decided(sure_here, now_s, bills)[0] == AskToYield("j", "dear", slow=True)
+    assert decided(replace(sure_here, critical=True), now_s, bills)[0] == Wait("j")

@@ -187,6 +187,18 @@ def test_a_life_has_its_wall_less_the_start(clock: FakeClock) -> None:
     assert seen.curve("demand").wall_s == 36_000.0 - 300.0, "as long as a start is assumed to take"
 
 
+@pytest.mark.parametrize("wall_s", [None, 0.0, -1.0])
+def test_a_wall_of_no_time_is_none(clock: FakeClock, wall_s: float | None) -> None:
+    pool = Pool(clock, 1)
+    rungs: dict[str, Rung] = {
+        name: replace(rung, capacity=replace(rung.capacity, wall_s=wall_s))
+        for name, rung in pool.dispatcher.rungs.items()
+    }
+    seen = Foreseen(rungs, pool.dispatcher.observatory)
+    seen.at(clock.monotonic_s())
+    assert seen.curve("spot").wall_s is None
+
+
 def test_what_is_drawn_holds_for_some_minutes(clock: FakeClock) -> None:
     pool = Pool(clock, 1)
     seen = Foreseen(pool.dispatcher.rungs, pool.dispatcher.observatory)
