@@ -280,6 +280,7 @@ def test_what_did_not_happen_is_named(tmp_path: Path, make_ladder: MakeLadder) -
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("with_torch")
 def test_an_interrupted_demo_leaves_nobody_stopped_and_can_be_begun_again(tmp_path: Path) -> None:
     url = f"file:{tmp_path}/.tenure/demo/store"
     for _ in range(2):

@@ -19,6 +19,7 @@ from tenure_worker import code, exits
 from tests.e2e.ladder import Ladder, bears, check_one_line
 
 ENTRY = "tests.e2e.ranks.experiment:Ranks"
+NEEDS_TORCH = True
 STEPS, EVERY = 30, 10
 TOTAL = STEPS * (1.0 + 2.0)
 
