@@ -108,7 +108,7 @@ class Command:
         assert code in (130, -signal.SIGINT), f"{self.name} ended with {code}"  # 130 to a shell
         assert "Traceback" not in self.log.read_text(), self.name
 
-    def wait(self, for_s: float = 60.0) -> int:
+    def wait(self, for_s: float = 240.0) -> int:
         """Its exit code, once it ends."""
         return self._process.wait(for_s)
 

@@ -26,7 +26,7 @@ from tenure_worker import code
 from tests.processes import end
 from tests.without_torch import without_torch
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 ENTRY = "stranger.experiment:Stranger"
 EXPERIMENT = '''
 import json
