@@ -16,14 +16,11 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from securesystemslib.dsse import Envelope
-from securesystemslib.exceptions import VerificationError
-from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from gates.evidence import deployed_member
 from gates.predicate import predicate
@@ -47,6 +44,10 @@ from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
 from tenure_protocol.warrants import PAYLOAD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE
 
+if TYPE_CHECKING:
+    # At run time inside functions: its signers import boto3, and most processes neither sign nor verify.
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
 UNTRUSTED = "the warrant is not signed by a key that is trusted here"
 _APPEND_TRIES = 20
 
@@ -64,6 +65,8 @@ class PublicKey:
     @classmethod
     def from_pem(cls, pem: bytes, where: str = "this") -> PublicKey:
         """Read an ed25519 public key, found in ``where``. Raises UsageError."""
+        from securesystemslib.signer import SSlibKey
+
         return cls(SSlibKey.from_crypto(read_public(pem, where)))
 
     @property
@@ -152,6 +155,8 @@ def _deploy_key(pem: bytes, where: str) -> DeployKey:
         raise UsageError(f"{where} holds no unencrypted private key in PEM form") from None
     if not isinstance(private, Ed25519PrivateKey):
         raise UsageError(f"the deploy key in {where} is not an ed25519 key")
+    from securesystemslib.signer import CryptoSigner
+
     return DeployKey(CryptoSigner(private))
 
 
@@ -211,6 +216,8 @@ def sign(
             f"seed {member.seed} is not the one to deploy: it is the first of the retrain seeds, "
             f"{record.seeds[0]}, fixed beforehand and never the best"
         )
+    from securesystemslib.dsse import Envelope
+
     place = place or Place(1, None)
     statement = {
         "_type": STATEMENT_TYPE,
@@ -239,6 +246,9 @@ def verify(envelope: bytes, public_keys: Sequence[PublicKey]) -> Statement:
     """What the warrant says, if one of ``public_keys`` signed it. Raises BadWarrant."""
     if not public_keys:
         raise BadWarrant("no public key was given, so no warrant can be believed")
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import VerificationError
+
     try:
         value = parse(envelope, "the warrant")
         texts = [

@@ -28,7 +28,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.records import JobSpec, load
 from tenure_protocol.store import probe
 from tenure_protocol.store.api import StoreUnusable, check_key
-from tenure_protocol.store.s3 import parse_url
+from tenure_protocol.store.s3 import Credentials, new_session, parse_url
 from tenure_worker.cargo import NO_DATA, DataIndex
 
 MAX_POLICY = 2048  # characters of a session policy, by AWS
@@ -386,10 +386,9 @@ def _full(place: _Place, spec: JobSpec, secrets: list[str]) -> Grant:
 def _operator(secrets: list[str]) -> _Session:
     """boto3's own way to credentials: the environment, a profile, a role. Raises Rejected."""
     try:
-        import boto3
+        session = cast(_Session, new_session(Credentials()))
     except ImportError:
         raise Rejected("credentials for machines need boto3; pip install boto3") from None
-    session = cast(_Session, boto3.session.Session())
     found = session.get_credentials()
     if found is None:
         raise Rejected(

@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from tenure.statistics import (
     EXACT_UP_TO,
@@ -182,6 +181,8 @@ def interval(first: Values, second: Values, alpha: float) -> tuple[float | None,
     """
     n, m = len(first), len(second)
     if max(n, m) > EXACT_UP_TO:
+        from scipy import stats
+
         found = stats.ttest_ind(second, first, equal_var=False).confidence_interval(1 - alpha)
         return float(found.low), float(found.high)
     table = splits(n + m, m)
@@ -332,6 +333,8 @@ def inside_p(first: Values, second: Values, within_sd: float) -> float:
     >>> inside_p(base, base, 1.0) < 0.05 < inside_p(base, base + 6, 1.0)
     True
     """
+    from scipy import stats
+
     n, m = len(first), len(second)
     scale = math.sqrt(n * m / (n + m))
     t = scale * abs(float(second.mean() - first.mean())) / pooled_sd(first, second)
@@ -348,6 +351,8 @@ def seeds_needed_inside(within_sd: float, alpha: float = 0.05) -> int | None:
 
 
 def _power_inside(seeds: int, within_sd: float, alpha: float) -> float:
+    from scipy import stats
+
     freedom = 2 * seeds - 2
     critical = float(stats.nct.ppf(alpha, freedom, math.sqrt(seeds / 2) * within_sd))
     return max(0.0, 1 - 2 * float(stats.t.sf(critical, freedom)))

@@ -286,7 +286,7 @@ def test_a_dead_holder_is_found_after_one_lease_of_watching(
         ticks(bench, 0.6 * LEASE_S)
         assert len(bench.runner.launched) == 1, "the watch began anew with the jump"
     while len(bench.runner.launched) == 1:
-        assert SYSTEM.monotonic_s() - jumped_s < 60.0, "it is never found"
+        assert SYSTEM.monotonic_s() - jumped_s < 240.0, "it is never found"
         ticks(bench, 0.05)
     assert SYSTEM.monotonic_s() - jumped_s >= LEASE_S, "it was not watched for a whole lease"
     assert [job.launch for job in bench.runner.launched] == [1, 2]

@@ -54,6 +54,7 @@ from tenure_worker import code, exits
 from tenure_worker.cargo import NO_DATA, DataFile, DataIndex, encode_index
 from tests import seaweed_iam as server
 from tests.seaweed import BUCKET
+from tests.without_torch import without_torch
 
 CHECKOUT = Path(__file__).parents[2]
 TOY = "tests.toy.experiment:Toy"
@@ -744,13 +745,14 @@ class Rented:
 
     def run(self, spec: JobSpec, granted: Grant) -> tuple[int, str]:
         self.machine.mkdir(exist_ok=True)
-        (self.machine / "torch.py").write_text("raise ImportError('not in these tests')\n")
         found = subprocess.run(
             [sys.executable, "-m", "tenure_worker"],
             env={
                 "PATH": os.environ["PATH"],
                 "HOME": str(self.machine),
-                "PYTHONPATH": os.pathsep.join([str(self.machine), str(CHECKOUT / "worker")]),
+                "PYTHONPATH": os.pathsep.join(
+                    [str(without_torch(self.machine)), str(CHECKOUT / "worker")]
+                ),
                 "TENURE_STORE": granted.store,
                 "TENURE_JOB": spec.id,
                 "TENURE_LAUNCH": "1",

@@ -429,7 +429,7 @@ def test_an_image_that_does_not_start_costs_nothing(service: Service) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_service_that_hangs_costs_one_deadline(service: Service, operation: str) -> None:
-    mine = platform(deadline_s=1.0)
+    mine = platform(deadline_s=3.0)
     handle: Mapping[str, object] = {"id": "01job"}
     if operation == "update":
         handle = platform().create(order())

@@ -67,21 +67,11 @@ def doomed(part: str, count: int, after: bool) -> None:
     main()
 
 
-def _without_torch(folder: Path) -> Path:
-    """A path on which torch cannot be imported: an orbit needs none, and 2 s of CPU a worker count."""
-    path = folder / "without-torch"
-    path.mkdir(exist_ok=True)
-    (path / "torch.py").write_text('raise ImportError("hidden from these workers")\n')
-    return path
-
-
 class Command:
     """A ``tenure`` command as a terminal starts it: in a process group of its own."""
 
     def __init__(self, folder: Path, name: str, *args: str, start: str = TENURE) -> None:
         environ = {k: text for k, text in os.environ.items() if not k.startswith("TENURE_")}
-        path = [str(_without_torch(folder)), environ.get("PYTHONPATH")]
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         self.name = name
         self.log = folder / f"{name}.txt"
         self._begun = folder / f"{name}.begun"
@@ -118,7 +108,7 @@ class Command:
         assert code in (130, -signal.SIGINT), f"{self.name} ended with {code}"  # 130 to a shell
         assert "Traceback" not in self.log.read_text(), self.name
 
-    def wait(self, for_s: float = 60.0) -> int:
+    def wait(self, for_s: float = 240.0) -> int:
         """Its exit code, once it ends."""
         return self._process.wait(for_s)
 

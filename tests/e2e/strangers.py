@@ -24,8 +24,9 @@ from tenure_protocol.store.api import Found, Store
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker import code
 from tests.processes import end
+from tests.without_torch import without_torch
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 ENTRY = "stranger.experiment:Stranger"
 EXPERIMENT = '''
 import json
@@ -162,12 +163,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     (root / "stranger").mkdir(parents=True)
     (root / "stranger" / "__init__.py").touch()
     (root / "stranger" / "experiment.py").write_text(EXPERIMENT)
-    (tmp_path / "no-torch").mkdir()
-    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not in these tests')\n")
     monkeypatch.syspath_prepend(str(root))
     for name in [name for name in sys.modules if name.partition(".")[0] == "stranger"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "no-torch"))
+    monkeypatch.setenv("PYTHONPATH", str(without_torch(tmp_path)))
     place = Place(root, DirectoryStore(root / ".tenure" / "store"))
     yield place
     for runner, receipt in place.receipts:

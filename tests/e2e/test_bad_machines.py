@@ -123,7 +123,7 @@ class Scene:
             self.said += tick.troubles.values()
 
         done = self.dispatcher.follow([self.job], 0.2, PATIENCE_S, report)
-        assert self.dispatcher.drain(30.0, 0.2), self.said
+        assert self.dispatcher.drain(120.0, 0.2), self.said
         assert self.account.alive() == [] and self.account.machines.all_end()
         return done[self.job]
 
@@ -283,7 +283,7 @@ def without(module: str, folder: Path, *args: str) -> subprocess.CompletedProces
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TENURE_")}
     return subprocess.run(
         [sys.executable, "-c", WITHOUT.replace("MISSING", repr({module})), *args],
-        cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=120,
+        cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
 

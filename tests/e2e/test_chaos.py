@@ -16,11 +16,16 @@ from tenure.settings import load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.records import JobSpec, Witness
 from tests.e2e.ladder import Ladder, check_one_line, pointer_line, send, writers
-from tests.orbit.experiment import uninterrupted
+from tests.orbit.experiment import let_go, uninterrupted
 
 MakeLadder = Callable[..., Ladder]
 STEPS = 120
 CONFIG: dict[str, object] = {"steps": STEPS, "pause_s": 0.04}
+
+
+def held(until: Path) -> dict[str, object]:
+    """The same training, which does not end before the test lets it go."""
+    return {**CONFIG, "until": str(until)}
 
 
 def check_finished(ladder: Ladder, specs: list[JobSpec], done: dict[str, Witness]) -> None:
@@ -35,10 +40,10 @@ def check_finished(ladder: Ladder, specs: list[JobSpec], done: dict[str, Witness
             assert len(pids) == 1, f"attempt {attempt} of {spec.id} was written by {pids}"
 
 
-def kill_at_random(ladder: Ladder, kills: int, seed: int) -> list[JobSpec]:
+def kill_at_random(ladder: Ladder, folder: Path, kills: int, seed: int) -> list[JobSpec]:
     """``kills`` jobs, each of whose first workers is killed at a moment of its own."""
     rng = random.Random(seed)
-    specs = ladder.orbits(kills, CONFIG)
+    specs = ladder.orbits(kills, held(folder))
     when_s = {spec.id: rng.uniform(0.2, 5.0) for spec in specs}
     seen_s: dict[str, float] = {}
     killed: set[str] = set()
@@ -50,6 +55,7 @@ def kill_at_random(ladder: Ladder, kills: int, seed: int) -> list[JobSpec]:
             if bill.job not in killed and since_s >= when_s[bill.job]:
                 killed.add(bill.job)
                 send(pid, signal.SIGKILL)
+                let_go(folder, *(spec.seed for spec in specs if spec.id == bill.job))
 
     done = ladder.dispatcher.follow([spec.id for spec in specs], 0.2, 900.0, kill)
     assert killed == {spec.id for spec in specs}
@@ -61,21 +67,21 @@ def kill_at_random(ladder: Ladder, kills: int, seed: int) -> list[JobSpec]:
 def test_four_runs_killed_at_random_moments_all_finish(
     tmp_path: Path, make_ladder: MakeLadder
 ) -> None:
-    kill_at_random(make_ladder(tmp_path), 4, seed=1)
+    kill_at_random(make_ladder(tmp_path), tmp_path / "go", 4, seed=1)
 
 
 @pytest.mark.soak
 def test_forty_runs_killed_at_random_moments_all_finish(
     tmp_path: Path, make_ladder: MakeLadder
 ) -> None:
-    kill_at_random(make_ladder(tmp_path), 40, seed=2)
+    kill_at_random(make_ladder(tmp_path), tmp_path / "go", 40, seed=2)
 
 
 def test_a_stopped_worker_that_wakes_after_its_lease_changes_nothing(
     tmp_path: Path, make_ladder: MakeLadder
 ) -> None:
     ladder = make_ladder(tmp_path, slots=2, linger_s=60.0)
-    (spec,) = ladder.orbits(1, CONFIG)
+    (spec,) = ladder.orbits(1, held(tmp_path / "go"))
     dispatcher = ladder.dispatcher
     while not ((w := _witness(ladder, spec)) and w.pointer and w.pointer.ordinal >= 2):
         dispatcher.tick()
@@ -83,11 +89,12 @@ def test_a_stopped_worker_that_wakes_after_its_lease_changes_nothing(
     ((_, pid),) = ladder.running()
     zombie = ladder.runner._children[pid]
     send(pid, signal.SIGSTOP)
-    done = dispatcher.follow([spec.id], 0.2, 120.0)
+    let_go(tmp_path / "go", spec.seed)
+    done = dispatcher.follow([spec.id], 0.2, 400.0)
     before = {row.key: row.etag for row in ladder.store.list(f"witness/{spec.experiment}/")}
     line = done[spec.id].pointer
     send(pid, signal.SIGCONT)
-    assert zombie.wait(30.0) == 11, "a deposed worker ends with the code 'lease lost'"
+    assert zombie.wait(120.0) == 11, "a deposed worker ends with the code 'lease lost'"
     assert {row.key: row.etag for row in ladder.store.list(f"witness/{spec.experiment}/")} == before
     assert _witness(ladder, spec).pointer == line  # type: ignore[union-attr]
     check_finished(ladder, [spec], done)
@@ -106,10 +113,10 @@ def test_a_second_launch_of_one_job_finds_it_held(tmp_path: Path, make_ladder: M
     ghost = ladder.runner.launch([job]).handle["pid"]
     assert isinstance(ghost, int)
     children.append(ladder.runner._children[ghost])
-    done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)
+    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)
     check_finished(ladder, [spec], done)
     # whichever came first holds it; the bill of the other is still ours to wait for
-    won, other = sorted(child.wait(30.0) for child in children)
+    won, other = sorted(child.wait(120.0) for child in children)
     assert won == 0 and other in (12, 13)
 
 
@@ -120,7 +127,7 @@ def test_a_dispatcher_that_dies_costs_nothing(tmp_path: Path, make_ladder: MakeL
         ladder.dispatcher.tick()
         SYSTEM.sleep(0.2)
     ladder.dispatcher = ladder.another()
-    done = ladder.dispatcher.follow([spec.id for spec in specs], 0.2, 120.0)
+    done = ladder.dispatcher.follow([spec.id for spec in specs], 0.2, 400.0)
     check_finished(ladder, specs, done)
     assert {witness.attempt for witness in done.values()} == {1}, "nobody was launched twice"
 
@@ -129,17 +136,18 @@ def test_sigterm_takes_one_last_milestone_and_another_worker_goes_on(
     tmp_path: Path, make_ladder: MakeLadder
 ) -> None:
     ladder = make_ladder(tmp_path)
-    (spec,) = ladder.orbits(1, CONFIG, every=1000)
+    (spec,) = ladder.orbits(1, held(tmp_path / "go"), every=1000)
     while not ((w := _witness(ladder, spec)) and w.phase == "held" and w.silence_s < 20.0):
         ladder.dispatcher.tick()
         SYSTEM.sleep(0.1)
     ((_, pid),) = ladder.running()
     first = ladder.runner._children[pid]
     send(pid, signal.SIGTERM)
-    assert first.wait(30.0) == 10
+    assert first.wait(120.0) == 10
+    let_go(tmp_path / "go", spec.seed)
     w = _witness(ladder, spec)
     assert w and w.pointer and w.pointer.step % 1000, "a milestone out of turn"
-    done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)
+    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)
     check_finished(ladder, [spec], done)
     assert done[spec.id].attempt == 2
 
@@ -148,14 +156,15 @@ def test_a_person_sends_a_running_job_back_to_an_earlier_milestone(
     tmp_path: Path, make_ladder: MakeLadder
 ) -> None:
     ladder = make_ladder(tmp_path)
-    (spec,) = ladder.orbits(1, CONFIG)
+    (spec,) = ladder.orbits(1, held(tmp_path / "go"))
     while not ((w := _witness(ladder, spec)) and w.pointer and w.pointer.ordinal >= 3):
         ladder.dispatcher.tick()
         SYSTEM.sleep(0.1)
     found = OneJob(Workplace(load_settings(None), ladder.store), spec.id, spec)
     target = rewind(found, "20", "poisoned")
     assert target is not None and (target.step, target.ordinal) == (20, 1)
-    done = ladder.dispatcher.follow([spec.id], 0.2, 120.0)
+    let_go(tmp_path / "go", spec.seed)
+    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)
     check_finished(ladder, [spec], done)
     pointer = done[spec.id].pointer
     assert pointer is not None

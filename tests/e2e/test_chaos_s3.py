@@ -59,8 +59,8 @@ POINTS = [
 
 
 def test_a_dispatcher_that_dies_at_any_point_of_a_launch(tmp_path: Path, server: Seaweed) -> None:
-    with Project(tmp_path / "project", server.url("points"), claim_window_s=12.0) as project:
-        specs = project.ladder.orbits(len(POINTS), CONFIG, max_silence_s=LEASE_S)
+    with Project(tmp_path / "project", server.url("points"), claim_window_s=30.0) as project:
+        specs = project.ladder.orbits(len(POINTS), CONFIG, max_silence_s=60.0)
         for part, after in POINTS:
             start = DOOMED.format(part=part, count=1, after=after)
             assert project.start("dispatch", start=start).wait() == -signal.SIGKILL
@@ -132,8 +132,9 @@ def test_ctrl_c_of_dispatch_at_any_moment_starts_nothing_twice(
     tmp_path: Path, server: Seaweed
 ) -> None:
     rng = random.Random(4)
-    with Project(tmp_path / "project", server.url("ctrl-c")) as project:
-        specs = project.ladder.orbits(6, CONFIG, max_silence_s=LEASE_S)
+    # a claim window and a lease that none misses on a slow machine: nobody here is ever lost
+    with Project(tmp_path / "project", server.url("ctrl-c"), claim_window_s=30.0) as project:
+        specs = project.ladder.orbits(6, CONFIG, max_silence_s=60.0)
         for count in range(6):
             command = project.start("dispatch")
             project.wait(
@@ -162,7 +163,7 @@ promote: {metric: loss, direction: minimize, margin: 0.2, min_score: 0.1}
 def test_ctrl_c_of_run_leaves_the_workers_and_run_again_attaches(
     tmp_path: Path, server: Seaweed
 ) -> None:
-    with Project(tmp_path / "project", server.url("run")) as project:
+    with Project(tmp_path / "project", server.url("run"), claim_window_s=60.0) as project:
         enough = project.folder / "enough"  # until it is there, no job can end
         (project.folder / "plan.yaml").write_text(PLAN.replace("UNTIL", str(enough)))
         project.start("run", "plan.yaml")

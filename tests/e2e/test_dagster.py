@@ -47,6 +47,7 @@ from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.store.api import Found, Store
+from tests.without_torch import hidden_torch
 
 SETTINGS = """\
 [store]
@@ -144,7 +145,8 @@ def played(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Played:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not answer.exists():
-            found = play(Place.make(folder / "first"))
+            with hidden_torch(folder):
+                found = play(Place.make(folder / "first"))
             answer.write_text(json.dumps(found))
     status, materialized, dom = json.loads(answer.read_text())
     return Played(Place(folder / "first"), status, materialized, dom)

@@ -22,7 +22,6 @@ import dagster as dg
 import pytest
 import yaml
 from dagster._core.storage.defs_state.base import set_defs_state_storage
-from dagster_aws.s3 import S3ComputeLogManager, S3Resource
 
 from assets.chain import STAGES
 from assets.materialize import experiments
@@ -198,6 +197,8 @@ def runs_in_the_bucket(store: Store) -> set[str]:
 
 def check_logs_of(place: Place, store: Store, run: str) -> None:
     """What the run printed comes back by Dagster's own ways, and lies nowhere but in the bucket."""
+    from dagster_aws.s3 import S3ComputeLogManager
+
     home = place.folder / "dagster"
     assert [file for file in (home / "compute_logs" / run).rglob("*") if file.is_file()] == []
     with dg.DagsterInstance.from_config(str(home)) as instance:
@@ -216,16 +217,10 @@ def check_logs_of(place: Place, store: Store, run: str) -> None:
 
 def check_an_asset_of_ones_own(place: Place, store: Store) -> None:
     """It asks for an S3Resource by type, and sees the keys that the store sees."""
+    from tests.e2e.bucket_asset import listing_of
+
     seen: list[str] = []
-
-    @dg.asset
-    def listing(s3: S3Resource) -> None:
-        bucket = Bucket.of(place.settings.store_url)
-        assert bucket is not None
-        pages = s3.get_client().get_paginator("list_objects_v2")
-        for part in pages.paginate(Bucket=bucket.name, Prefix=f"{bucket.prefix}/jobs/"):
-            seen.extend(row["Key"].removeprefix(f"{bucket.prefix}/") for row in part["Contents"])
-
+    listing = listing_of(place.settings.store_url, seen)
     with set_defs_state_storage(None):  # not that of an instance which another test has left
         done = dg.materialize(
             [listing],
@@ -242,6 +237,8 @@ def check_an_asset_of_ones_own(place: Place, store: Store) -> None:
 def test_a_home_for_a_bucket_names_it_and_holds_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from dagster_aws.s3 import S3ComputeLogManager
+
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-access-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-key")
     place = over(ELSEWHERE, tmp_path / "bucket")

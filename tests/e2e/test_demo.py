@@ -35,8 +35,8 @@ from tests.processes import end
 
 MakeLadder = Callable[..., Ladder]
 TOLD_ORBIT = "tests.orbit.told:ToldOrbit"
-CONFIG: dict[str, object] = {"steps": 400, "pause_s": 0.02}
-WAIT_S = 120.0
+CONFIG: dict[str, object] = {"steps": 40, "pause_s": 0.02, "until": "/nonexistent"}  # none ends
+WAIT_S = 400.0
 
 
 class Harmed:
@@ -99,7 +99,9 @@ def sleeper(folder: Path, **environ: str) -> psutil.Process:
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"
     made = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env={**os.environ, **environ})
     os.kill(made.pid, signal.SIGSTOP)
-    return psutil.Process(made.pid)
+    process = psutil.Process(made.pid)
+    _until(lambda: bool(process.status() == psutil.STATUS_STOPPED))
+    return process
 
 
 @pytest.fixture
@@ -280,6 +282,7 @@ def test_what_did_not_happen_is_named(tmp_path: Path, make_ladder: MakeLadder) -
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("with_torch")
 def test_an_interrupted_demo_leaves_nobody_stopped_and_can_be_begun_again(tmp_path: Path) -> None:
     url = f"file:{tmp_path}/.tenure/demo/store"
     for _ in range(2):

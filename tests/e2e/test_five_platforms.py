@@ -26,7 +26,7 @@ from tests.seaweed_iam import ROLE, SeaweedIam
 CHECKOUT = Path(__file__).resolve().parents[2]
 ENTRY = "tests.e2e.quick.experiment:Quick"
 LEASE_S = 8.0  # so that a lost machine costs seconds
-STEPS = 60  # 24 s: long enough to be taken away in the middle, on a busy machine too
+STEPS = 60
 _PATIENCE_S = 400.0
 
 
@@ -43,15 +43,17 @@ def accounts(tmp_path: Path) -> Iterator[list[Account]]:
                     print(machine.folder, machine.name, machine.exit_code, machine.output()[-1500:])
 
 
-def enlisted(store: Store, account: Account, count: int, pause_s: float) -> list[JobSpec]:
-    """Jobs that run on one platform if it has room, and on any other one if not."""
+def enlisted(store: Store, account: Account, count: int, until: Path) -> list[JobSpec]:
+    """Jobs that run on one platform if it has room, and on any other one if not; all last until a
+    file is there."""
     digest, data = code.code_digest(ENTRY), code.data_digest(object())  # type: ignore[arg-type]
     kinds = [kind.kind for kind in ACCOUNTS]
     first = kinds.index(account.kind)
     specs = [
         JobSpec(
             account.kind, "train", "training", ENTRY,
-            {"level": 1.0, "steps": STEPS, "pause_s": pause_s}, seed, 1, digest, data, 4,
+            {"level": 1.0, "steps": STEPS, "pause_s": 0.1, "until": str(until)}, seed, 1, digest,
+            data, 4,
             max_silence_s=LEASE_S,
         )
         for seed in range(count)
@@ -93,10 +95,10 @@ def check_no_later_word(store: Store, job: str, attempts: int) -> None:
 
 
 def test_one_plan_over_all_five_with_every_kind_of_trouble(
-    iam: SeaweedIam, accounts: list[Account]
+    iam: SeaweedIam, accounts: list[Account], tmp_path: Path
 ) -> None:
-    store = open_store(iam.url("five"))
-    wanted = [spec.id for account in accounts for spec in enlisted(store, account, 3, 0.4)]
+    store, enough = open_store(iam.url("five")), tmp_path / "enough"
+    wanted = [spec.id for account in accounts for spec in enlisted(store, account, 3, enough)]
     for account in accounts:
         account.ghost()  # the first create of each is done, and its answer lost
     dispatcher = Dispatcher(store, ladder(accounts, machines=2), SYSTEM)
@@ -111,10 +113,12 @@ def test_one_plan_over_all_five_with_every_kind_of_trouble(
         dispatcher.tick()
         for account in accounts:
             trouble(account, dispatcher, preempted, broke)
+        if len(preempted) == len(accounts):
+            enough.touch()  # before that none ends, so that each platform has one to take away
         SYSTEM.sleep(0.2)
     for account in accounts:
         account.funds(True)
-    assert dispatcher.drain(90.0)
+    assert dispatcher.drain(240.0)
 
     assert set(preempted) == broke == {account.kind for account in accounts}
     for job in wanted:
@@ -122,7 +126,7 @@ def test_one_plan_over_all_five_with_every_kind_of_trouble(
         assert w and w.phase == "finished" and w.exit_code == 0 and w.pointer, w
         line = line_of(store, job, w.pointer)
         assert [m.ordinal for m in line] == list(range(1, w.pointer.ordinal + 1))
-        assert [m.step for m in line] == sorted({m.step for m in line}) and line[-1].step == STEPS
+        assert [m.step for m in line] == sorted({m.step for m in line}) and line[-1].step >= STEPS
         check_no_later_word(store, job, w.attempt)
 
     entries, troubles = read_ledger(store)

@@ -12,11 +12,12 @@ import pytest
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.records import JobSpec, Witness
 from tests.e2e.ladder import Ladder, check_one_line
-from tests.orbit.experiment import uninterrupted
+from tests.orbit.experiment import let_go, uninterrupted
 
 MakeLadder = Callable[..., Ladder]
 STEPS = 150
 CONFIG: dict[str, object] = {"steps": STEPS, "pause_s": 0.03}
+WAIT_S = 400.0
 
 
 @pytest.fixture
@@ -59,10 +60,11 @@ def witness(ladder: Ladder, spec: JobSpec) -> Witness | None:
 
 
 def test_a_full_store_moves_no_pointer_and_the_worker_works_on(
-    small_disk: Path, make_ladder: MakeLadder
+    small_disk: Path, tmp_path: Path, make_ladder: MakeLadder
 ) -> None:
     ladder = make_ladder(small_disk)
-    (spec,) = ladder.orbits(1, CONFIG)
+    until = tmp_path / "go"
+    (spec,) = ladder.orbits(1, {**CONFIG, "until": str(until)})
     while not ((w := witness(ladder, spec)) and w.pointer):
         ladder.dispatcher.tick()
         SYSTEM.sleep(0.1)
@@ -74,7 +76,8 @@ def test_a_full_store_moves_no_pointer_and_the_worker_works_on(
     after = witness(ladder, spec)
     assert after and after.phase == "held" and after.pointer == before.pointer
     ballast.unlink()
-    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)[spec.id]  # its pauses alone are 75 s
+    let_go(until, spec.seed)
+    done = ladder.dispatcher.follow([spec.id], 0.2, WAIT_S)[spec.id]
     assert done.result == {"state": uninterrupted(spec.seed, STEPS)}
     assert done.pointer
     check_one_line(ladder, spec.id, done.pointer)
@@ -89,6 +92,6 @@ def test_a_full_scratch_disk_releases_the_job_and_says_so(
     (small_disk / "room").unlink()  # enough for a folder's name, too little for a snapshot
     ladder = make_ladder(tmp_path)
     (spec,) = ladder.orbits(1, {**CONFIG, "padding": 64 << 10})
-    done = ladder.dispatcher.follow([spec.id], 0.2, 400.0)[spec.id]  # its pauses alone are 75 s
+    done = ladder.dispatcher.follow([spec.id], 0.2, WAIT_S)[spec.id]  # its pauses alone are 75 s
     assert done.phase == "cancelled" and done.pointer is None
     assert "No space left on device" in (done.reason or "")

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tenure.cli.skeleton import experiment
-from tenure_protocol.clock import SYSTEM
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import read_witness
 from tenure_protocol.store.api import Found
 from tenure_protocol.store.directory import DirectoryStore
 from tenure_worker.snapshot import fetch
+from tests import tenure_command as here
+from tests.until import until
 
 COMMAND = [sys.executable, "-m", "tenure"]
 
@@ -34,8 +35,10 @@ def tenure(folder: Path, *args: str, code: int = 0) -> str:
 
 
 def status(folder: Path) -> dict[str, dict[str, object]]:
-    rows = json.loads(tenure(folder, "status", "--json"))["jobs"]
-    return {row["job"]: row for row in rows}
+    """What the command says, in this process: it is asked again and again."""
+    ended = here.tenure("status", "--json", "--config", str(folder / "tenure.toml"))
+    assert ended.code == 0, ended
+    return {row["job"]: row for row in json.loads(ended.out)["jobs"]}
 
 
 @pytest.fixture
@@ -76,21 +79,31 @@ def test_the_skeleton_trains_as_it_is(tmp_path: Path, enlisted: list[str]) -> No
     assert last_state(tmp_path, rerun) == last_state(tmp_path, enlisted[0])
 
 
-def slow_down(folder: Path) -> None:
-    """Make the skeleton's training last some seconds, so that it can be met in the middle."""
+def hold(folder: Path) -> None:
+    """Make the skeleton's training go on for minutes until :func:`let_go`, so that it is met in the middle.
+
+    Its steps stay far below its lease, so that nobody takes it for lost meanwhile.
+    """
     file = folder / "experiments" / "first.py"
     step = "            tenure.step()\n"
     assert step in file.read_text()
-    file.write_text(file.read_text().replace(step, step + "            time.sleep(0.04)\n"))
+    held = f"time.sleep(0 if Path({str(folder / 'go')!r}).exists() else HELD_S)".replace(
+        "HELD_S", "0.02 if model.steps < 100 else 1.0"
+    )
+    file.write_text(file.read_text().replace(step, f"{step}            {held}\n"))
     file.write_text(file.read_text().replace("import random\n", "import random\nimport time\n"))
     settings = folder / "tenure.toml"  # a release then sends SIGTERM at once, in mid-training
     settings.write_text(settings.read_text().replace("slots = 2", "slots = 2\nlinger_s = 0.2"))
 
 
-def slowly_enlisted(folder: Path, keep: int) -> list[str]:
-    """The first ``keep`` jobs of a slow plan; the others are cancelled."""
+def let_go(folder: Path) -> None:
+    (folder / "go").touch()
+
+
+def held_jobs(folder: Path, keep: int) -> list[str]:
+    """The first ``keep`` jobs of a plan that is held; the others are cancelled."""
     tenure(folder, "init")
-    slow_down(folder)
+    hold(folder)
     jobs: list[str] = json.loads(tenure(folder, "enlist", "plans/first.yaml", "--json"))["jobs"]
     for other in jobs[keep:]:
         tenure(folder, "cancel", other)
@@ -110,40 +123,41 @@ def uninterrupted(seed: int) -> list[float]:
 
 
 def test_a_live_job_that_is_released_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    (job,) = slowly_enlisted(tmp_path, keep=1)
+    (job,) = held_jobs(tmp_path, keep=1)
     dispatcher = dispatching(tmp_path)
     try:
         wait_for_step(tmp_path, job, 50)
         tenure(tmp_path, "release", job, code=2)  # no terminal to ask on
         tenure(tmp_path, "release", job, "--yes")
+        let_go(tmp_path)
         tenure(tmp_path, "status", "--plan", "first", "--watch")  # until every job is over
     finally:
         dispatcher.send_signal(signal.SIGINT)
-        assert dispatcher.wait(timeout=20) == 130
+        assert dispatcher.wait(timeout=60) == 130
     row = status(tmp_path)[job]
     assert row["phase"] == "finished" and row["step"] == 300 and row["attempt"] == 2
     assert last_state(tmp_path, job)["weights"] == uninterrupted(seed=0)
 
 
 def wait_for_step(folder: Path, job: str, step: int) -> None:
-    for _ in range(60):
-        reached = status(folder)[job]["step"]
-        if isinstance(reached, int) and reached >= step:
-            return
-    raise AssertionError(f"job {job} did not reach step {step}")
+    def reached() -> bool:
+        now = status(folder)[job]["step"]
+        return isinstance(now, int) and now >= step
+
+    until(reached, every_s=0.2)
 
 
 def test_a_corrupt_manifest_stops_its_job_alone(tmp_path: Path) -> None:
-    bad, good = slowly_enlisted(tmp_path, keep=2)
+    bad, good = held_jobs(tmp_path, keep=2)
     dispatcher = dispatching(tmp_path, "--until-done")
     try:
         wait_for_step(tmp_path, bad, 50)
         tenure(tmp_path, "pause", bad)
-        while status(tmp_path)[bad]["phase"] == "held":
-            SYSTEM.sleep(0.2)
+        until(lambda: status(tmp_path)[bad]["phase"] != "held", every_s=0.2)
         key = cut_manifest(tmp_path, bad)
         tenure(tmp_path, "resume", bad)
-        assert dispatcher.wait(timeout=90) == 1, "a job ended without a result"
+        let_go(tmp_path)
+        assert dispatcher.wait(timeout=180) == 1, "a job ended without a result"
     finally:
         dispatcher.kill()
     rows = status(tmp_path)

@@ -20,14 +20,15 @@ from tenure_protocol.clock import SYSTEM
 from tests.e2e.test_dagster import PLAN, Place
 from tests.e2e.test_init import COMMAND
 from tests.processes import end
+from tests.until import until
 
-SLOW = PLAN.replace("{level: [0.5]}", "{level: [0.5], steps: [400], pause_s: [0.05]}")
+HELD = PLAN.replace("{level: [0.5]}", "{level: [0.5], until: [/nonexistent]}")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A plan whose trainings last 20 s; its workers have ended after the test."""
-    made = Place.make(tmp_path / "slow", SLOW)
+    """A plan whose trainings never end; its workers have ended after the test."""
+    made = Place.make(tmp_path / "held", HELD)
     yield made
     end(live_processes("here", made.settings.store_url))
 
@@ -53,8 +54,9 @@ def test_a_signal_ends_the_command_with_a_sentence_and_its_code(
 ) -> None:
     process = started(place)
     try:
+        until(lambda: live_processes("here", place.settings.store_url))
         process.send_signal(number)
-        said, _ = process.communicate(timeout=150)
+        said, _ = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == code, said
@@ -114,7 +116,7 @@ def test_without_its_packages_a_command_names_the_extra(
     place = Place.make(tmp_path / "bare")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.replace("MISSING", repr({missing})), *args],
-        cwd=place.folder, capture_output=True, text=True, check=False, timeout=60,
+        cwd=place.folder, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 2 and done.stdout == "", done
     assert re.fullmatch(
@@ -152,7 +154,7 @@ def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(
     place = Place.make(tmp_path / "early")
     done = subprocess.run(
         [sys.executable, "-c", AT_IMPORT.replace("NAME", repr(name)), "status"],
-        cwd=place.folder, capture_output=True, text=True, check=False, timeout=60,
+        cwd=place.folder, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
@@ -164,6 +166,6 @@ def test_where_interrupts_are_ignored_the_command_ignores_them_too(tmp_path: Pat
     for name in ("tenure.cli", "tenure.cli.status"):
         done = subprocess.run(
             [sys.executable, "-c", ignoring + AT_IMPORT.replace("NAME", repr(name)), "status"],
-            cwd=place.folder, capture_output=True, text=True, check=False, timeout=60,
+            cwd=place.folder, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")

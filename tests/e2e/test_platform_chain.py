@@ -170,9 +170,11 @@ def test_rungs_that_are_named_stand_in_for_those_of_the_plan(
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("with_torch")
 @pytest.mark.parametrize("kind", ACCOUNTS, ids=lambda kind: kind.kind)
 def test_the_example_on_each_platform(iam: SeaweedIam, tmp_path: Path, kind: type[Account]) -> None:
     with opened(kind, tmp_path / kind.kind) as account:
+        account.machines.torch = True
         project = Project(tmp_path / "project", [account], iam.url(f"sp500-{kind.kind}"), slots=2)
         answer = project.run(SP500, kind.kind)
         check_stages(answer, SP500_JOBS)

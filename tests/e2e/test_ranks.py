@@ -19,6 +19,7 @@ from tenure_worker import code, exits
 from tests.e2e.ladder import Ladder, bears, check_one_line
 
 ENTRY = "tests.e2e.ranks.experiment:Ranks"
+NEEDS_TORCH = True
 STEPS, EVERY = 30, 10
 TOTAL = STEPS * (1.0 + 2.0)
 
@@ -42,15 +43,20 @@ def spec_of(ladder: Ladder, ident: str) -> JobSpec:
 
 
 def followed(ladder: Ladder, ident: str) -> Witness:
-    ended = ladder.dispatcher.follow([ident], every_s=0.2, for_s=120.0)
-    assert ladder.dispatcher.drain(60.0)
+    ended = ladder.dispatcher.follow([ident], every_s=0.2, for_s=400.0)
+    assert ladder.dispatcher.drain(240.0)
     return ended[ident]
+
+
+def held(folder: Path) -> dict[str, object]:
+    """A training whose last steps take seconds each until the folder has a file ``go``."""
+    return {"note": str(folder), "until": str(folder / "go")}
 
 
 def pid_of(folder: Path, ladder: Ladder, attempt: int, rank: int) -> int:
     """The process of a rank, once it has joined the others."""
     path = folder / f"{attempt}-{rank}"
-    end_s = time.monotonic() + 90.0
+    end_s = time.monotonic() + 240.0
     while not path.is_file():
         assert time.monotonic() < end_s, "the rank never began"
         ladder.dispatcher.tick()
@@ -71,13 +77,14 @@ def test_a_rank_that_is_killed_costs_what_followed_the_last_milestone(
     tmp_path: Path, make_ladder: Make
 ) -> None:
     ladder = make_ladder(tmp_path, slots=2, cards=2, claim_window_s=120.0)
-    ident = job(ladder, pause_s=0.05, note=str(tmp_path))
+    ident = job(ladder, **held(tmp_path))
     victim = pid_of(tmp_path, ladder, 1, 1)
     ladder.runner._take_slot(ladder.runner_job(spec_of(ladder, ident), 9, "another"))  # one is free
     while not (w := ladder.dispatcher.world.jobs[ident].witness) or not w.pointer:
         ladder.dispatcher.tick()
         time.sleep(0.05)
     os.kill(victim, signal.SIGKILL)
+    (tmp_path / "go").touch()
     w = followed(ladder, ident)
     assert w.phase == "finished" and w.result == {"total": TOTAL}, w
     assert w.attempt == 2 and w.pointer
@@ -98,14 +105,15 @@ def test_sigterm_gives_one_last_milestone_and_leaves_no_rank(
     tmp_path: Path, make_ladder: Make
 ) -> None:
     ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
-    ident = job(ladder, pause_s=0.1, note=str(tmp_path))
+    ident = job(ladder, **held(tmp_path))
     pids = [pid_of(tmp_path, ladder, 1, rank) for rank in (0, 1)]
     (bill,) = ladder.dispatcher.world.bills.values()
     assert bill.receipt
     leader = int(str(bill.receipt.handle["pid"]))
     os.kill(leader, signal.SIGTERM)
     (child,) = ladder.runner._children.values()
-    assert child.wait(60) == exits.RELEASED
+    assert child.wait(120) == exits.RELEASED
+    (tmp_path / "go").touch()
     assert not any(bears(pid, "TENURE_JOB", ident) for pid in pids)
     w = followed(ladder, ident)
     assert w.phase == "finished" and w.attempt == 2 and w.result == {"total": TOTAL}

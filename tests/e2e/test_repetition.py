@@ -34,6 +34,7 @@ from tests.e2e.ladder import Ladder
 from tests.e2e.repeat.experiment import EVERY, MODEL, STEPS
 
 REPEAT = "tests.e2e.repeat.experiment:Repeat"
+NEEDS_TORCH = True
 SEED = 100
 
 

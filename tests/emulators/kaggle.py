@@ -16,7 +16,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -92,6 +92,7 @@ class Kaggle:
         self.renews_at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
         self.latency_s = 0.0  # before each answer
         self.queue_s = 0.0  # between a push and the start of its run
+        self.queue: list[Callable[[], None]] | None = None  # runs that begin when they are called
         self.ghosts: list[str] = []  # next pushes are applied and answered "504", or "cut" off
         self.garbage: set[str] = set()  # operations that answer 200 with HTML
         self.hangs: set[str] = set()  # operations that never answer
@@ -259,7 +260,9 @@ class Kaggle:
         kernel.text, kernel.pushed_at = text, datetime.now(UTC)
         run = Run(version, ["python3", str(path)], timeout_s)
         kernel.runs.append(run)
-        if self.queue_s:
+        if self.queue is not None:
+            self.queue.append(lambda: self._begin(kernel, run))
+        elif self.queue_s:
             self._later(self.queue_s, lambda: self._begin(kernel, run))
         else:
             self._begin(kernel, run)

@@ -1,8 +1,8 @@
 """The machines that the emulated platforms rent out: real processes of this machine, in sessions of their own.
 
 An emulation: a machine is a folder and a process group. Its ``python3`` is this suite's own interpreter with all
-that is installed there; its ``nvidia-smi`` is a script that names the card it pretends to have, and nothing else of
-a card is there. Not verified against any service: what a real image brings along.
+that is installed there, but torch unless ``Machines.torch`` is set; its ``nvidia-smi`` is a script that names the
+card it pretends to have, and nothing else of a card is there. Not verified against any service: what a real image brings along.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from tests.without_torch import without_torch
 
 _STOP_GRACE_S = 5.0
 
@@ -65,6 +67,7 @@ class Machines:
     def __init__(self, folder: Path, card: str = "cpu", cards: int = 1) -> None:
         self._folder = folder
         self.card, self.cards = card, cards
+        self.torch = False
         self.all: list[Machine] = []
         self._lock = threading.Lock()
 
@@ -85,6 +88,7 @@ class Machines:
                 "HOME": str(folder),
                 "TMPDIR": str(folder / "tmp"),
                 "LANG": "C.UTF-8",
+                **({} if self.torch else {"PYTHONPATH": str(without_torch(folder))}),
                 **environ,
             }
             with (folder / "output.txt").open("wb") as output:

@@ -33,6 +33,13 @@ def uninterrupted(seed: int, steps: int) -> int:
     return state
 
 
+def let_go(until: Path, *seeds: int) -> None:
+    """Let the jobs with these seeds, which ``until`` holds, go on to their ends."""
+    until.mkdir(exist_ok=True)
+    for seed in seeds:
+        (until / str(seed)).touch()
+
+
 def number(config: Mapping[str, object], key: str, default: float) -> float:
     """A number of the config."""
     return float(str(config.get(key, default)))
@@ -40,21 +47,33 @@ def number(config: Mapping[str, object], key: str, default: float) -> float:
 
 class Orbit:
     """Config: ``steps`` (100), ``pause_s`` per step (0), ``level`` (1) and ``noise`` (0.01) of the
-    loss, ``score`` (0.5) of the backtest, ``padding`` bytes (0) of a snapshot."""
+    loss, ``score`` (0.5) of the backtest, ``padding`` bytes (0) of a snapshot.
+
+    ``until`` names a folder: a job is held before its last step, alive and renewing, until a file
+    with its seed for a name is there (:func:`let_go`), however slow the test that looks for it is.
+    """
 
     def train(self, tenure: Tenure, config: Mapping[str, object], seed: int) -> dict[str, object]:
         steps, pause_s = number(config, "steps", 100), number(config, "pause_s", 0)
         padding = "x" * int(number(config, "padding", 0))
-        resumed = tenure.resume(lambda folder: json.loads((folder / STATE).read_text())["state"])
-        state: int = seed if resumed is None else resumed
+        resumed = tenure.resume(lambda folder: json.loads((folder / STATE).read_text()))
+        state, beats = (int(resumed["state"]), int(resumed["beats"])) if resumed else (seed, 0)
+        held = Path(str(config["until"])) / str(seed) if "until" in config else None
 
         def save(folder: Path) -> None:
-            record = {"state": state, "seed": seed, "pid": os.getpid(), "padding": padding}
+            record = {
+                "state": state, "beats": beats, "seed": seed, "pid": os.getpid(), "padding": padding
+            }  # fmt: skip
             (folder / STATE).write_text(json.dumps(record))
 
-        while tenure.step_number < steps:
+        while (step := tenure.step_number - beats) < steps:
+            if step == steps - 1 and held and not held.exists() and not tenure.stopping:
+                SYSTEM.sleep(0.1)
+                beats += 1
+                tenure.step()  # so that it lives
+                continue
             SYSTEM.sleep(pause_s)
-            state = advance(state, tenure.step_number + 1)
+            state = advance(state, step + 1)
             tenure.step()
             tenure.metric(loss=1.0 / tenure.step_number, pid=os.getpid())
             if tenure.milestone_due:

@@ -129,7 +129,7 @@ try:
 finally:
     child.kill()
     child.wait()
-SYSTEM.sleep(0.2)
+SYSTEM.sleep(1.0)
 """
 SAID = "\ntenure: the output is cut at 10000 bytes; what is printed from here on is not kept\n"
 

@@ -49,6 +49,7 @@ from tests import until as waiting
 from tests.emulators.machines import Machine, Machines
 from tests.processes import end
 from tests.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
+from tests.without_torch import without_torch
 
 DEADLINE_S = 60.0
 until = partial(waiting.until, for_s=DEADLINE_S)
@@ -249,11 +250,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def yard(tmp_path: Path, project: Path, wheel: Path) -> Iterator[Yard]:
-    no_torch = tmp_path / "no-torch"
-    no_torch.mkdir()
-    (no_torch / "torch.py").write_text("raise ImportError('not in these tests')\n")
     store = DirectoryStore(tmp_path / "store")
-    made = Yard(store, project, Machines(tmp_path / "rack"), Links(), no_torch, wheel)
+    made = Yard(
+        store, project, Machines(tmp_path / "rack"), Links(), without_torch(tmp_path), wheel
+    )
     yield made
     made.machines.close()
     made.links.server.shutdown()

@@ -27,6 +27,7 @@ from tenure_worker.claim import patiently
 from tenure_worker.exits import Stopped
 from tests.fake_clock import FakeClock
 from tests.toy.experiment import final_word
+from tests.without_torch import without_torch
 
 CHECKOUT = Path(__file__).parents[2]
 TOY = "tests.toy.experiment:Toy"
@@ -95,9 +96,7 @@ Make = Callable[..., Job]
 @pytest.fixture(scope="module")
 def no_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Importing torch takes longer than all else these workers do."""
-    folder = tmp_path_factory.mktemp("no-torch")
-    (folder / "torch.py").write_text("raise ImportError('not in these tests')\n")
-    return folder
+    return without_torch(tmp_path_factory.mktemp("worker"))
 
 
 @pytest.fixture

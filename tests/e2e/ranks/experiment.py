@@ -23,8 +23,15 @@ def _serve(up: Event) -> None:
     SYSTEM.sleep(600.0)
 
 
+def _hold(until: Path, for_s: float) -> None:
+    end_s = SYSTEM.monotonic_s() + for_s
+    while SYSTEM.monotonic_s() < end_s and not until.exists():
+        SYSTEM.sleep(0.05)
+
+
 class Ranks:
-    """config: steps, pause_s, fail_at (step at which rank 1 raises), forks (each rank starts a helper)."""
+    """config: steps, pause_s, fail_at (step at which rank 1 raises), forks (each rank starts a
+    helper), until (a file: before it is there, steps past the first milestone last 3 s)."""
 
     def train(self, tenure: Tenure, config: Mapping[str, object], seed: int) -> dict[str, object]:
         import torch
@@ -64,6 +71,8 @@ class Ranks:
             dist.all_reduce(share)
             total += float(share)
             SYSTEM.sleep(float(str(config.get("pause_s", 0.0))))
+            if "until" in config and tenure.step_number >= tenure.spec.milestone_every:
+                _hold(Path(str(config["until"])), 3.0)
             tenure.step()
             if tenure.milestone_due:
                 tenure.milestone(save)

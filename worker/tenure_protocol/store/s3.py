@@ -10,6 +10,7 @@ demand what only S3 would have sent.
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,9 @@ from tenure_protocol.store.api import (
 )
 
 if TYPE_CHECKING:
+    from boto3.session import Session
     from botocore.client import BaseClient
+    from botocore.loaders import Loader
 
 T = TypeVar("T")
 
@@ -535,22 +538,47 @@ class _Make(Protocol):
     def __call__(self, attempts: int, read_s: float, by_url_alone: bool = False) -> BaseClient: ...
 
 
-def _maker(options: Mapping[str, str], credentials: Credentials) -> _Make:
-    """Makes clients for a number of attempts and the seconds of one read; ``by_url_alone`` they ask where
-    the URL says, whatever the environment does.
+@functools.lru_cache(maxsize=8)
+def _data_files(path: str | None) -> Loader:
+    """The descriptions of services in botocore's folder and below ``path``, each of which it reads once.
 
-    They share a session, whose data files take longer to read than all else; a session is not shared
-    between stores, since its clients may be made in several threads at once.
+    A session of its own would read and parse them again: 75 ms of CPU for S3 alone.
     """
-    import boto3
-    from botocore.config import Config
+    from botocore.loaders import create_loader
 
-    session = boto3.session.Session(
+    return create_loader(path)
+
+
+def new_session(credentials: Credentials) -> Session:
+    """A session of boto3: its own where nothing is named. Raises what boto3 raises."""
+    import boto3
+    import botocore.session
+
+    own = botocore.session.Session(profile=credentials.profile)
+    loader = _data_files(own.get_config_variable("data_path"))
+    own.register_component("data_loader", loader)
+    made = boto3.session.Session(
         profile_name=credentials.profile,
         aws_access_key_id=credentials.access_key,
         aws_secret_access_key=credentials.secret_key,
         aws_session_token=credentials.token,
+        botocore_session=own,
     )
+    # Each session of boto3 adds its own folder, which is there already but for the first.
+    loader.search_paths[:] = dict.fromkeys(loader.search_paths)
+    return made
+
+
+def _maker(options: Mapping[str, str], credentials: Credentials) -> _Make:
+    """Makes clients for a number of attempts and the seconds of one read; ``by_url_alone`` they ask where
+    the URL says, whatever the environment does.
+
+    They share a session; it is not shared between stores, since its clients may be made in several
+    threads at once.
+    """
+    from botocore.config import Config
+
+    session = new_session(credentials)
 
     def make(attempts: int, read_s: float, by_url_alone: bool = False) -> BaseClient:
         config = Config(
