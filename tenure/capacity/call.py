@@ -20,7 +20,6 @@ from tenure.capacity.terms import (
     Text,
     Usd,
     brief,
-    percent,
 )
 
 _MILLION = 1e6
@@ -133,14 +132,25 @@ class Calls(Answer):
 
     @property
     def words(self) -> str:
-        """The cheapest and the earliest."""
+        """The cheapest and the earliest, as far as costs and waits are given."""
         found = {made.name: made for made in self.calls}
         cheap, early = found[self.cheapest], found[self.earliest]
-        return (
-            f"{cheap.name} costs least, {cheap.with_retries_usd:.4g} usd, retries counted "
-            f"({percent(cheap.saved_share)} less than {self.calls[0].name} without them); {early.name} "
-            f"begins first, after {brief(early.before_output_s)} s"
-        )
+        told = []
+        if any(made.cost_usd for made in self.calls):
+            told.append(
+                f"{cheap.name} costs least, {cheap.with_retries_usd:.4g} usd, retries counted"
+            )
+        if any(made.before_output_s for made in self.calls):
+            told.append(
+                f"{early.name} begins first, after {brief(early.before_output_s)} s, and {self.calls[0].name} "
+                f"may queue for {brief(self.first_queue_s_at_most)} s to begin no later than the next"
+            )
+        told += [
+            f"{made.name} needs {made.replicas} replicas, {made.cards} cards"
+            for made in self.calls
+            if made.replicas is not None
+        ]
+        return "; ".join(told) or "no costs and no waits are given"
 
 
 def parts_usd(call: Call, prices: TokenPrices) -> Parts:

@@ -121,7 +121,8 @@ class Folded:
             if rest > 0:
                 start = round(use.from_s / period_s % 1.0, _DECIMALS) % 1.0
                 end = round((start + rest) % 1.0, _DECIMALS) % 1.0
-                base += weight * use.amount * (end < start or end == 0.0 < start) * (end != 0.0)
+                if 0.0 < end < start:  # it goes on into the next period
+                    base += weight * use.amount
                 steps[start] = steps.get(start, 0.0) + weight * use.amount
                 if end > 0.0:
                     steps[end] = steps.get(end, 0.0) - weight * use.amount

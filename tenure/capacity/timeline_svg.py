@@ -18,7 +18,7 @@ _PLOT = _WIDTH - _LEFT - _RIGHT
 _ROW, _PLOT_HEIGHT, _GAP = 26, 220, 62
 _COLOURS = {"model": "#2b6cb0", "prepare": "#718096", "tool": "#c05621"}
 _LINES: dict[Resource, str] = {"cpu": "#c05621", "memory": "#2f855a", "model": "#2b6cb0"}
-_NAMES: dict[Resource, str] = {"cpu": "CPU", "memory": "memory", "model": "model calls"}
+_UNITS: dict[Resource, str] = {"cpu": "cores", "memory": "GiB", "model": "calls"}
 _PHASES = {"model": "model call", "prepare": "preparation", "tool": "tool run"}
 _PERIODS = 40  # that the lower panel shows at most
 _LEAST_SHARE = 0.01  # of the width: what is shorter gets no label
@@ -115,7 +115,9 @@ def _use(asked: DemandScenario, told: Timeline, top: int) -> Iterator[str]:
         peak = told.peaks[name]
         x = _LEFT + n * _PLOT / 3
         yield f'<rect x="{x:.1f}" y="{top - 27}" width="14" height="14" fill="{_LINES[name]}"/>'
-        yield _text(x + 20, top - 15, f"{_NAMES[name]}: at most {peak.peak:.4g} of {capacity:.4g}")
+        yield _text(
+            x + 20, top - 15, f"{name}: {peak.peak:.4g} of {capacity:.4g} {_UNITS[name]} at most"
+        )
 
 
 def _steps(layers: list[Folded], until_s: float) -> Iterator[tuple[float, float]]:

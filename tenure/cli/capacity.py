@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tenure.capacity.timeline import Arrivals, Timeline
 
 _PHASES = ("task", "round", "part", "from s", "to s", "at once", "cores")
+_MOST_COLUMNS = 8  # of a section within a row
 _PEAKS = ("use of", "mean", "peak", "there is", "peak, % of it")
 
 
@@ -159,38 +160,89 @@ def _tell_timeline(told: Timeline) -> None:
 
 def tell(answer: Mapping[str, JsonValue]) -> None:
     """Plain numbers in one table, and one more for each key that holds rows."""
-    plain = [(name, _cell(value)) for name, value in answer.items() if not _is_table(value)]
+    plain: list[tuple[str, str]] = []
+    tables: list[tuple[str, list[dict[str, JsonValue]]]] = []
+    _sort_out(answer, "", plain, tables)
     if plain:
         screen.show(("key", "value"), plain)
-    for name, value in answer.items():
-        if not _is_table(value):
-            continue
-        if isinstance(value, Mapping):
-            named: list[tuple[str, JsonValue]] = list(value.items())
+    for name, rows in tables:
+        cells = {
+            column: [_cell(row.get(column)) for row in rows]
+            for column in dict.fromkeys(column for row in rows for column in row)
+        }
+        # what no row has is not shown, nor a part of a sum that is 0 in all of them
+        empty = {"-", "0"}
+        shown = [
+            column
+            for column, each in cells.items()
+            if not set(each) <= (empty if "." in column else {"-"})
+        ]
+        if plain or name != tables[0][0]:
+            typer.echo("")
+        screen.show(
+            [name if column == "" else column for column in shown],
+            list(zip(*(cells[column] for column in shown), strict=True)),
+        )
+
+
+def _sort_out(
+    values: Mapping[str, JsonValue],
+    within: str,
+    plain: list[tuple[str, str]],
+    tables: list[tuple[str, list[dict[str, JsonValue]]]],
+) -> None:
+    """What is one number, under its dotted key, and what is rows; the key of a row is its column ''."""
+    for name, value in values.items():
+        key = f"{within}{name}"
+        rows = _rows(value)
+        if rows is not None:
+            tables += [(key, [_flat(row) for row in rows]), *_turned(key, rows)]
+        elif isinstance(value, Mapping) and any(_rows(each) for each in value.values()):
+            _sort_out(value, f"{key}.", plain, tables)
         else:
-            assert isinstance(value, Sequence) and not isinstance(value, str)
-            named = [(str(n), each) for n, each in enumerate(value, 1)]
-        rows = [{name: key, **_flat(row)} for key, row in named]
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        typer.echo("")
-        screen.show(columns, [tuple(_cell(row.get(column)) for column in columns) for row in rows])
+            plain.append((key, _cell(value)))
 
 
-def _is_table(value: JsonValue) -> bool:
-    """Whether it is rows: sections by name, or a list of sections."""
+def _turned(
+    key: str, rows: list[dict[str, JsonValue]]
+) -> Iterator[tuple[str, list[dict[str, JsonValue]]]]:
+    """Sections of too many keys for columns, as tables with a column for each row."""
+    for name in rows[0]:
+        if not _is_long(rows[0][name]):
+            continue
+        found: dict[str, dict[str, JsonValue]] = {}
+        for row in rows:
+            section = row[name]
+            assert isinstance(section, Mapping)
+            for inner, value in section.items():
+                found.setdefault(inner, {"": inner})[str(row.get("name", row[""]))] = value
+        yield f"{key}.{name}", list(found.values())
+
+
+def _is_long(value: JsonValue) -> bool:
+    return isinstance(value, Mapping) and len(value) > _MOST_COLUMNS
+
+
+def _rows(value: JsonValue) -> list[dict[str, JsonValue]] | None:
+    """The rows of sections by name, or of a list of sections; None where it is neither."""
     if isinstance(value, Mapping):
-        return bool(value) and all(isinstance(each, Mapping) for each in value.values())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return bool(value) and all(isinstance(each, Mapping) for each in value)
-    return False
+        named = list(value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        named = [(str(n), each) for n, each in enumerate(value, 1)]
+    else:
+        return None
+    if not named or not all(isinstance(each, Mapping) for _, each in named):
+        return None
+    return [{"": key, **row} for key, row in named if isinstance(row, Mapping)]
 
 
-def _flat(row: JsonValue, within: str = "") -> dict[str, JsonValue]:
-    """A row whose sections are columns of their own, ``options.keep``."""
-    assert isinstance(row, Mapping)
+def _flat(row: Mapping[str, JsonValue], within: str = "") -> dict[str, JsonValue]:
+    """A row whose sections are columns of their own, ``parts_usd.input``."""
     found: dict[str, JsonValue] = {}
     for name, value in row.items():
         key = f"{within}{name}"
+        if _is_long(value):
+            continue
         if isinstance(value, Mapping):
             found |= _flat(value, f"{key}.")
         else:
