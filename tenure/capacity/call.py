@@ -20,6 +20,7 @@ from tenure.capacity.terms import (
     Text,
     Usd,
     brief,
+    check_names,
 )
 
 _MILLION = 1e6
@@ -193,10 +194,7 @@ class CallScenario(Scenario):
 
     @model_validator(mode="after")
     def _names_differ(self) -> CallScenario:
-        names = [call.name for call in self.calls]
-        for n, name in enumerate(names):
-            if name in names[:n]:
-                raise MistakeAt(("calls", n, "name"), f"{name!r} stands twice; rename one of them")
+        check_names("calls", [call.name for call in self.calls])
         return self
 
     def answer(self) -> Calls:

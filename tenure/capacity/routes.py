@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tenure.capacity.terms import (
     Answer,
@@ -17,6 +17,7 @@ from tenure.capacity.terms import (
     Strict,
     Text,
     Usd,
+    check_names,
     in_time,
     percent,
 )
@@ -129,6 +130,11 @@ class RoutesScenario(Scenario):
     services: Annotated[list[Service], Field(min_length=1)]
     deadline_s: Positive
     target: Annotated[Share, Field(description="of all tasks succeed in time")]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> RoutesScenario:
+        check_names("services", [service.name for service in self.services])
+        return self
 
     def answer(self) -> Routes:
         """Each service by itself, and the first two against each other."""

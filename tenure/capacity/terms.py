@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tenure.bad_input import KeyPath, dotted
+from tenure.bad_input import KeyPath, MistakeAt, dotted
 from tenure.errors import UsageError
 
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -104,6 +104,13 @@ def sums_to_one(values: Sequence[float]) -> bool:
     (True, False)
     """
     return abs(math.fsum(values) - 1) <= SUM_OFF_BY
+
+
+def check_names(key: str, names: Sequence[str]) -> None:
+    """Refuse a name that two entries of a list have; answers are found by it."""
+    for n, name in enumerate(names):
+        if name in names[:n]:
+            raise MistakeAt((key, n, "name"), f"{name!r} stands twice; rename one of them")
 
 
 def brief(value: float | None) -> str:
