@@ -117,15 +117,14 @@ class Folded:
             self.mean += weight * use.amount * length
             whole = math.floor(length + 10**-_DECIMALS)
             base += weight * use.amount * whole
-            rest = round(length - whole, _DECIMALS)
-            if rest > 0:
-                start = round(use.from_s / period_s % 1.0, _DECIMALS) % 1.0
-                end = round((start + rest) % 1.0, _DECIMALS) % 1.0
-                if 0.0 < end < start:  # it goes on into the next period
-                    base += weight * use.amount
+            # both from their own moments, so that one's end and another's start are one number
+            start, end = self._part(use.from_s), self._part(use.to_s)
+            if start != end:
                 steps[start] = steps.get(start, 0.0) + weight * use.amount
                 if end > 0.0:
                     steps[end] = steps.get(end, 0.0) - weight * use.amount
+                if 0.0 < end < start:  # it goes on into the next period
+                    base += weight * use.amount
         self._starts = sorted(steps)
         self._levels: list[float] = []
         level = base
@@ -136,8 +135,11 @@ class Folded:
 
     def at(self, when_s: float) -> float:
         """The use at a moment; the first arrival of a period is at its beginning."""
-        part = round(when_s / self.period_s % 1.0, _DECIMALS) % 1.0
-        return self._levels[bisect.bisect_right(self._starts, part) - 1]
+        return self._levels[bisect.bisect_right(self._starts, self._part(when_s)) - 1]
+
+    def _part(self, when_s: float) -> float:
+        """Where in its period a moment lies, from 0 to below 1."""
+        return round(when_s / self.period_s % 1.0, _DECIMALS) % 1.0
 
     def changes_s(self, until_s: float) -> Iterator[float]:
         """The moments at which the use changes, from 0 on."""

@@ -394,6 +394,13 @@ def test_the_picture_has_a_title_axes_and_units(tmp_path: Path) -> None:
         assert len({y for _, y in points}) > 1  # a burst is no flat line
 
 
+def test_the_picture_in_the_docs_is_what_is_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "t.svg"
+    tenure("capacity", str(CHOSEN), "--timeline", "burst", "--burst", "80", "--svg", str(file))
+    kept = Path(__file__).parents[2] / "docs" / "capacity" / "chosen-burst.svg"
+    assert file.read_text(encoding="utf-8") == kept.read_text(encoding="utf-8"), "draw it again"
+
+
 def test_the_even_picture_is_flat(tmp_path: Path) -> None:
     file = tmp_path / "t.svg"
     assert tenure("capacity", str(CHOSEN), "--timeline", "even", "--svg", str(file)).code == 0
