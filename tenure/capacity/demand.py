@@ -31,7 +31,7 @@ from tenure.capacity.terms import (
 )
 
 Resource = Literal["cpu", "memory", "model"]
-_UNITS: dict[Resource, str] = {"cpu": "cores", "memory": "GiB", "model": "model slots"}
+UNITS: dict[Resource, str] = {"cpu": "cores", "memory": "GiB", "model": "model slots"}
 
 
 class Task(Strict):
@@ -115,13 +115,18 @@ class Demand(Answer):
         """What gives out first, and what must be added."""
         if self.bottleneck is None:
             return f"a task takes {brief(self.task_s)} s and needs nothing that is limited"
-        first = f"{self.bottleneck} gives out first, at {percent(self.utilisation[self.bottleneck])} of what is there"
+        use = self.utilisation[self.bottleneck]
+        part = "there is none" if use is None else f"at {percent(use)} of what is there"
+        first = f"{self.bottleneck} gives out first, {part}"
         lacks = [
-            f"{brief(amount)} {_UNITS[resource]}"
-            for resource, amount in zip(_UNITS, self.short.values(), strict=True)
+            f"{brief(amount)} {UNITS[resource]}"
+            for resource, amount in zip(UNITS, self.short.values(), strict=True)
             if amount
         ]
         wanted = f"; {' and '.join(lacks)} must be added at least" if lacks else ""
+        full = self.utilisation["memory"]
+        if self.bottleneck == "memory" and full:
+            first += f" ({whole_environments(self.environments / full, 1.0)} whole environments)"
         return (
             f"a task takes {brief(self.task_s)} s; {first}, so that {brief(self.max_arrivals_per_s)} "
             f"tasks/s are the most{wanted}; {percent(self.in_time_share)} of the tasks end well and in time"

@@ -68,9 +68,9 @@ def late_s(transition_s: float, idle_s: float) -> float:
     """How long a transition delays the next tool run, if it begins in time at best (11.2.3).
 
     >>> late_s(9, 9), late_s(9, 6)
-    (0.0, 3)
+    (0, 3)
     """
-    return max(transition_s - idle_s, 0.0)
+    return max(transition_s - idle_s, 0)
 
 
 def break_even_idle_s(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tenure.capacity.batch import first_come
-from tenure.capacity.demand import DemandScenario, Environment, Resource, Task
-from tenure.capacity.terms import Answer, brief, percent
+from tenure.capacity.demand import UNITS, DemandScenario, Environment, Resource, Task
+from tenure.capacity.terms import Answer, brief, missing
 from tenure.errors import UsageError
 
 Arrivals = Literal["even", "burst"]
@@ -66,15 +66,14 @@ class Timeline(Answer):
     @property
     def words(self) -> str:
         """Whether it fits."""
-        over = [name for name, peak in self.peaks.items() if (peak.peak_share or 0.0) > 1 + 1e-9]
-        fits = (
-            "all of it fits, so nothing waits"
-            if not over
-            else "; ".join(
-                f"{name} would need {percent(self.peaks[name].peak_share)} of what is there"
-                for name in over
+        over = [name for name, peak in self.peaks.items() if missing(peak.peak, peak.capacity)]
+        fits = "all of it fits, so nothing waits"
+        if over:
+            peaks = ((name, self.peaks[name]) for name in over)
+            fits = "; ".join(
+                f"{name} would need {brief(peak.peak)} of {brief(peak.capacity)} {UNITS[name]}"
+                for name, peak in peaks
             )
-        )
         waits = ""
         if self.tool_wait_s is not None and self.tools_done_s is not None:
             waits = (

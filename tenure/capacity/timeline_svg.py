@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from html import escape
 
-from tenure.capacity.demand import DemandScenario, Resource
+from tenure.capacity.demand import UNITS, DemandScenario, Resource
 from tenure.capacity.timeline import Folded, Timeline, folded
 
 _WIDTH, _LEFT, _RIGHT = 960, 190, 30
@@ -18,7 +18,6 @@ _PLOT = _WIDTH - _LEFT - _RIGHT
 _ROW, _PLOT_HEIGHT, _GAP = 26, 220, 62
 _COLOURS = {"model": "#2b6cb0", "prepare": "#718096", "tool": "#c05621"}
 _LINES: dict[Resource, str] = {"cpu": "#c05621", "memory": "#2f855a", "model": "#2b6cb0"}
-_UNITS: dict[Resource, str] = {"cpu": "cores", "memory": "GiB", "model": "calls"}
 _PHASES = {"model": "model call", "prepare": "preparation", "tool": "tool run"}
 _PERIODS = 40  # that the lower panel shows at most
 _LEAST_SHARE = 0.01  # of the width: what is shorter gets no label
@@ -104,7 +103,8 @@ def _use(asked: DemandScenario, told: Timeline, top: int) -> Iterator[str]:
         f'<line x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{line:.1f}" y2="{line:.1f}" stroke="#1a202c" '
         'stroke-dasharray="6 4"/>'
     )
-    yield _text(_LEFT + _PLOT, line - 5, "all there is", anchor="end", size=12)
+    words = _text(_LEFT + _PLOT, line - 5, "all there is", anchor="end", size=12)
+    beneath = 'stroke="#ffffff" stroke-width="4" paint-order="stroke" '
     for n, (name, (each, capacity)) in enumerate(drawn.items()):
         scale = 100 * sizes[name] / capacity
         points = " ".join(
@@ -113,11 +113,12 @@ def _use(asked: DemandScenario, told: Timeline, top: int) -> Iterator[str]:
         )
         yield f'<polyline points="{points}" fill="none" stroke="{_LINES[name]}" stroke-width="2.5"/>'
         peak = told.peaks[name]
-        x = _LEFT + n * _PLOT / 3
+        x = _RIGHT + n * (_WIDTH - 2 * _RIGHT) / len(_LINES)
         yield f'<rect x="{x:.1f}" y="{top - 27}" width="14" height="14" fill="{_LINES[name]}"/>'
         yield _text(
-            x + 20, top - 15, f"{name}: {peak.peak:.4g} of {capacity:.4g} {_UNITS[name]} at most"
+            x + 20, top - 15, f"{name}: {peak.peak:.4g} of {capacity:.4g} {UNITS[name]} at most"
         )
+    yield words.replace("<text ", f"<text {beneath}")  # readable across a line
 
 
 def _steps(layers: list[Folded], until_s: float) -> Iterator[tuple[float, float]]:

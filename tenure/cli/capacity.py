@@ -39,7 +39,7 @@ def capacity(
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw the timeline into this file.")] = None,
 ) -> None:
-    """Tell what work costs and what a platform needs, by arithmetic alone.
+    """Tell what finished work costs, and what to buy next.
 
     Kinds of scenarios: demand, residency, prewarm, move, window, batch, longtail, routes, buy, retries,
     commit, load, cache, call, amdahl, rollout; docs/capacity.md has their keys.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,15 @@ def test_answers_have_their_keys_and_their_schema_and_every_kind_has_an_example(
             assert list(told) == KEYS[question["kind"]].split()
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_page_has_every_key_of_every_kind(kind: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| `{kind}` \|.*$", page, re.M)
+    question, answer_ = KINDS[kind]
+    for name in [*question.model_fields, *(each.name for each in fields(answer_))]:
+        assert name == "kind" or f"`{name}`" in row or f"`{name}?`" in row, name
+
+
 def test_inner_keys_are_those_of_the_issue() -> None:
     told = {question["kind"]: each for question, each in every_example()}
     assert set(told["demand"]["utilisation"]) == {"cpu", "memory", "model"}
@@ -182,9 +192,13 @@ def test_tasks_that_need_nothing(tmp_path: Path) -> None:
 
 
 def test_a_platform_with_nothing(tmp_path: Path) -> None:
-    told = answer(tmp_path, DEMAND.replace("memory_gib: 358", "memory_gib: 0"))
+    text = DEMAND.replace("memory_gib: 358", "memory_gib: 0")
+    told = answer(tmp_path, text)
     assert told["utilisation"]["memory"] is None
     assert (told["max_arrivals_per_s"], told["short"]["memory_gib"]) == (0, 600)
+    words = tenure("capacity", written(tmp_path, text), "--timeline", "even").out
+    assert "memory gives out first, there is none" in words
+    assert "memory would need 600 of 0 GiB" in words
 
 
 def test_two_sorts_of_tasks(tmp_path: Path) -> None:
@@ -502,6 +516,22 @@ def test_bad_input_is_one_sentence_with_scenario_and_key(
 ) -> None:
     said = refusal(tmp_path, text)
     assert words in said, said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [  # a division by what is no longer a number above 0, and a count that none can hold
+        "{kind: amdahl, parts_s: {a: 1e-320}, faster: {a: 1e15}}",
+        "{kind: cache, calls: 1, prefix_tokens: 1, new_tokens: 0, prices: {input: 1e-320, write: 1e15, read: 0}}",
+    ],
+)
+def test_numbers_that_floating_point_does_not_hold(tmp_path: Path, text: str) -> None:
+    assert "numbers so small or so large have no answer" in refusal(tmp_path, text)
+
+
+def test_memory_that_gives_out_first_is_told_in_whole_environments(tmp_path: Path) -> None:
+    told = tenure("capacity", written(tmp_path, DEMAND.replace("358", "357.6"))).out
+    assert "memory gives out first, at 168 % of what is there (178 whole environments)" in told
 
 
 def test_the_scenario_of_a_list_is_named(tmp_path: Path) -> None:
