@@ -60,24 +60,43 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(repr(name) for name in names) if names else "there are none"
 
 
+class MistakeAt(ValueError):
+    """What a validator of a whole section raises: the key below the section that is wrong, and a sentence."""
+
+    def __init__(self, path: KeyPath, sentence: str) -> None:
+        super().__init__(f"{dotted(path)}: {sentence}")
+        self.path = path
+        self.sentence = sentence
+
+
 @dataclass(frozen=True)
 class Place:
     """A file, and the line of every key in it; what a mistake is reported against."""
 
     file: str
     lines: Mapping[KeyPath, int]
+    within: str = ""  # which of the things in the file it is, such as "scenario 2 (demand)"
 
     def line(self, path: KeyPath) -> int:
         """The line of a key, or of the closest section that holds it where the key is missing."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
-        return 1
+        return self.lines.get((), 1) if self.within else 1
+
+    def part(self, path: KeyPath, within: str) -> Place:
+        """The place of one of the things in the file, whose keys are told from there on."""
+        inner = {
+            each[len(path) :]: line
+            for each, line in self.lines.items()
+            if each[: len(path)] == path
+        }
+        return Place(self.file, inner, within)
 
     def error(self, path: KeyPath, sentence: str) -> UsageError:
         """``FILE:LINE: dotted.key: sentence``; without a key where ``path`` is empty."""
-        key = f"{dotted(path)}: " if path else ""
-        return UsageError(f"{self.file}:{self.line(path)}: {key}{sentence}")
+        told = [each for each in (self.within, dotted(path)) if each]
+        return UsageError(": ".join([f"{self.file}:{self.line(path)}", *told, sentence]))
 
     def first_mistake(self, error: ValidationError, model: type[BaseModel]) -> UsageError:
         """The mistake that stands first in the file, and how many more there are."""
@@ -99,6 +118,9 @@ class Place:
             return path, "this key is missing, add it"
         if detail["type"] == "extra_forbidden":
             return path, "unknown key; " + did_you_mean(str(path[-1]), valid)
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, MistakeAt):
+            return (*path, *cause.path), cause.sentence
         return path, _sentence(detail)
 
     def _strays(self, path: KeyPath, valid: list[str]) -> list[str]:
