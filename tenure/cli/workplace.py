@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tenure.bad_input import did_you_mean
+from tenure.dispatch.ledger import LedgerBook
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.plan.enlist import plan_records
@@ -49,6 +50,12 @@ def open_workplace(config: Path | None) -> Workplace:
     """Raises UsageError or StoreOutOfReach."""
     settings = load_settings(config)
     return Workplace(settings, open_settings_store(settings))
+
+
+def book_of(place: Workplace) -> LedgerBook:
+    """The ledger of the place's store; of one that is not on this machine, what was read is kept here."""
+    local = place.store.url.startswith(("file:", "memory:"))
+    return LedgerBook(place.store, None if local else place.settings.root / ".tenure" / "ledger")
 
 
 def find_job(place: Workplace, name: str) -> str:

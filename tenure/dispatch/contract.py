@@ -135,7 +135,9 @@ class Closed:
 
     reason: str
     paid_s: float | None = None  # seconds billed, where the platform tells; 0 where there was none
-    seen: bool = False  # whether it was there when it was asked for: then it is paid for, receipt or not
+    seen: bool = (
+        False  # whether it was there when it was asked for: then it is paid for, receipt or not
+    )
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ def test_what_a_command_raises_becomes_a_sentence_and_a_code(
 def test_status_of_an_empty_store(tenure: Run) -> None:
     ended = tenure("status")
     assert ended.code == 0 and "tenure enlist" in ended.out
-    assert tenure("status", "--json").json == {"jobs": [], "quotas": []}
+    assert tenure("status", "--json").json == {"jobs": [], "quotas": [], "costs": []}
 
 
 def test_status_tells_every_phase(tenure: Run, shop: Shop) -> None:
