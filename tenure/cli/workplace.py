@@ -157,6 +157,17 @@ def open_job(config: Path | None, name: str) -> OneJob:
         raise StoreOutOfReach(f"the store at {place.store.url} does not answer: {error}") from error
 
 
+def write_whole(path: Path, body: bytes, what: str) -> None:
+    """Write a file, whole or not at all. Raises UsageError, which calls it by ``what`` it is."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(body)
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"the {what} {path} cannot be written: {error.strerror}") from None
+
+
 def operator() -> str:
     """Who gives the order, for the witness.
 

@@ -138,7 +138,8 @@ def _members(
     name_of: Callable[[str, str], str],
 ) -> Mapping[str, _Members]:
     """Of a rung, the jobs that were launched there, and those whose last launch was."""
-    launches = [(each.job, each.launch, each.rung) for each in (*entries, *running)]
+    launches = [(each.job, each.launch, each.rung) for each in entries]
+    launches += [(each.job, each.launch, each.rung) for each in running]
     jobs: dict[str, set[str]] = {}
     last: dict[str, set[str]] = {}
     for job, launch, rung in launches:
@@ -179,7 +180,7 @@ def _row(
         len(members.jobs),
         finished,
         in_time,
-        len({each.name for each in (*settled, *so_far)}),
+        len({entry.name for entry in settled} | {each.name for each in so_far}),
         sum(entry.paid_s * entry.share for entry in settled) / 3600.0
         + sum(each.machine_h for each in so_far),
         amount,
