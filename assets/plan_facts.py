@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from assets import verdicts
@@ -77,11 +78,22 @@ class PlanFacts:
         return [job for job, end in self.ends.items() if not end.over]
 
     def line(self, job: str) -> str:
-        """A job in a figure: its stage, its point, its seed, and what tells it from its retries."""
+        """A job in a figure: its stage, its seed, what differs in its point, and a part of its id."""
         spec = self.specs.get(job)
         if spec is None:
             return job[:6]
-        return f"{spec.stage}: {point_words(spec.config)}, seed {spec.seed} ({job[:6]})"
+        own = {key: value for key, value in spec.config.items() if key in self.varied}
+        point = f", {point_words(own)}" if own else ""
+        return f"{spec.stage}, seed {spec.seed}{point} ({job[:6]})"
+
+    @cached_property
+    def varied(self) -> frozenset[str]:
+        """The keys of the configurations that are not the same for all jobs."""
+        values: dict[str, set[str]] = {}
+        for spec in self.specs.values():
+            for key, value in spec.config.items():
+                values.setdefault(key, set()).add(repr(value))
+        return frozenset(key for key, found in values.items() if len(found) > 1)
 
 
 def gather(place: Workplace, plan: str, file: Plan | None, clock: Clock) -> PlanFacts:

@@ -153,7 +153,7 @@ def _tiles(facts: PlanFacts) -> list[Tile]:
         Tile(
             "Moves cost",
             "-" if progress.move_share is None else f"{100 * progress.move_share:.1f} %",
-            f"{progress.restarts} restarts, {span(progress.restart_s)}, and work done again",
+            f"starting again took {span(progress.restart_s)}, lost work {span(progress.lost_s)}",
         )
     )
     tiles.append(
@@ -392,8 +392,8 @@ def _predictions(facts: PlanFacts) -> Section:
     figure = Figure(
         "predictions",
         f"When each launch foretold the end of its job, from the first to the ninth decile, and when it came: "
-        f"{inside} of {len(rows)} within, of which 80 % are promised. {len(told) - len(came)} more have no "
-        "outcome. Launches of a job that was lost later count its whole time.",
+        f"{inside} of {len(rows)} within, of which 80 % are promised.{_waiting(len(told) - len(came))} The time of "
+        "a launch that was lost counts to the end of its job all the same.",
         f"{name} from the launch to the end of its job",
         lambda width: predictions(drawn, name, width),
         [
@@ -409,6 +409,14 @@ def _predictions(facts: PlanFacts) -> Section:
         ],
     )
     return Section("Predictions against reality", figures=[figure])
+
+
+def _waiting(count: int) -> str:
+    """
+    >>> _waiting(0), _waiting(2)
+    ('', ' 2 more have no outcome yet.')
+    """
+    return f" {count} more have no outcome yet." if count else ""
 
 
 # --------------------------------------------------------------------------- seeds and equity

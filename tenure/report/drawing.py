@@ -153,7 +153,8 @@ class Drawing:
         """A scale along the bottom, its grid, and what it counts in."""
         for tick in scale.ticks:
             self.line(scale(tick), top, scale(tick), y, "grid")
-            anchor = "end" if scale(tick) > self.width - 15 else "middle"
+            at = scale(tick)
+            anchor = "end" if at > self.width - 15 else "start" if at < 12 else "middle"
             self.text(scale(tick), y + 15, number(tick), "tick", anchor)
         self.text(scale.end_px, y + 33, name, "tick", "end")
 
