@@ -117,7 +117,9 @@ class Play:
         """Play every stage up to this one, to its end, with all bills closed."""
         for each in STAGES[: STAGES.index(stage) + 1]:
             if each == "pinned_retrain":
-                self.clock.sleep(DRAWN_EVERY_S)  # what was seen so far is what the retrain is foretold by
+                self.clock.sleep(
+                    DRAWN_EVERY_S
+                )  # what was seen so far is what the retrain is foretold by
             if each != "deployment":
                 self._stage(each)
         assert self.dispatcher.drain(600.0, 2.0)
