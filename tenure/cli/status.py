@@ -29,12 +29,13 @@ from tenure.dispatch.registry import build_dispatcher
 from tenure.dispatch.worth import Worth
 from tenure.errors import StoreOutOfReach
 from tenure.report.costs import CostRow, job_ends, of_jobs
+from tenure.report.likes import kind_of, left_by_likes_s
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import read_witness
 from tenure_protocol.lease.machine import ABSENT, Vacant, Watched, vacancy
-from tenure_protocol.records import FINAL, Witness
+from tenure_protocol.records import FINAL, JobSpec, Witness
 from tenure_protocol.store.api import StoreSilent
 from tenure_worker.claim import read_spec
 
@@ -73,10 +74,11 @@ class Row:
     launch: int
     rung: str | None
     step: int | None  # of the stored pointer
-    eta_s: float | None  # from its last milestone on; None: its length or its speed is not known
+    eta_s: float | None  # None: neither its length and speed are known, nor how long its like took
     reason: str
     exit_code: int | None = None  # of the last attempt, where it ended
     steps_total: int | None = None  # that the job takes, where its experiment told it
+    eta_by: str | None = None  # 'steps': from its last milestone on; 'likes': by what its like took
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class Overview:
     def __init__(self, place: Workplace) -> None:
         self._place = place
         self._dispatcher: Dispatcher = build_dispatcher(place.settings, place.store)
-        self._stages: dict[str, str] = {}
+        self._specs: dict[str, JobSpec] = {}
+        self._likes: dict[tuple[object, ...], set[str]] = {}  # jobs that take about as long
         self._rungs: dict[tuple[str, int], str | None] = {}
         self._progress: dict[str, tuple[int, Pace, Progress]] = {}  # by job: attempt, its pace
         self._ledger = book_of(place)
@@ -150,11 +153,10 @@ class Overview:
             outlook.no_dispatcher(self._dispatcher, tick),
         )
         self.hints = [hint for hint in hints if hint]
-        rows = [
-            self._row(view, said.get(view.job, tick.reason(view.job)))
-            for view in views
-            if only is None or view.job in only
-        ]
+        views = [view for view in views if only is None or view.job in only]
+        for view in views:
+            self._stage(view.job)  # those of all are read before likes are looked for
+        rows = [self._row(view, said.get(view.job, tick.reason(view.job))) for view in views]
         if only is None:
             rows += self._local({view.job for view in views})
         return rows, dict(tick.troubles)
@@ -171,8 +173,23 @@ class Overview:
         elif view.witness and view.witness.phase in FINAL:
             reason = _last_words(view.witness)
         row = self._made(view.job, view.experiment, stage, phase, view.witness, reason)
-        found = self._progress_of(view) if phase == "held" else Progress()
-        return replace(row, steps_total=found.steps_total, eta_s=found.eta_s)
+        if phase != "held":
+            return row
+        found = self._progress_of(view)
+        eta_s, by = found.eta_s, "steps"
+        if eta_s is None:
+            eta_s, by = self._left_by_likes_s(view.job), "likes"
+        told_by = None if eta_s is None else by
+        return replace(row, steps_total=found.steps_total, eta_s=eta_s, eta_by=told_by)
+
+    def _left_by_likes_s(self, job: str) -> float | None:
+        """By the jobs of its configuration that are over; ``None`` where none of them took so long."""
+        spec = self._specs.get(job)
+        if spec is None:
+            return None
+        likes = self._likes[kind_of(spec)]
+        lives = [row for _, row in self._dispatcher.observatory.lifetimes.rows()]
+        return left_by_likes_s(job, likes, lives)
 
     def _progress_of(self, view: JobView) -> Progress:
         """From what the dispatcher's look has read anyway: this costs the store nothing.
@@ -223,14 +240,15 @@ class Overview:
 
     def _stage(self, job: str) -> tuple[str | None, str | None]:
         """The stage of a job, or what is wrong with its spec."""
-        if job not in self._stages:
+        if job not in self._specs:
             memory = self._dispatcher.world.jobs.get(job)
             try:
                 spec = memory.spec if memory and memory.spec else read_spec(self._place.store, job)
             except (Corrupt, StoreSilent) as error:
                 return None, str(error)
-            self._stages[job] = spec.stage
-        return self._stages[job], None
+            self._specs[job] = spec
+            self._likes.setdefault(kind_of(spec), set()).add(job)
+        return self._specs[job].stage, None
 
     def _local(self, named: set[str]) -> list[Row]:
         """Jobs that no plan names: scripts that claimed one by themselves."""
