@@ -14,7 +14,7 @@ from tenure.dispatch.execution import Execution
 from tenure.errors import Blocked, StoreOutOfReach
 from tenure_protocol.codec import Corrupt, parse, sha256_hex
 from tenure_protocol.lease import keys
-from tenure_protocol.store.api import Missing, StoreSilent
+from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_worker.stages import BACKTEST_FILE
 
 MAX_CURVES = 24  # more lines than that cannot be told apart
@@ -93,7 +93,7 @@ def equity_picture(context: Context, done: Sequence[Done]) -> Picture | str | No
     """
     curves: list[Curve] = []
     for one in done[:MAX_CURVES]:
-        series = backtest_series(context, one)
+        series = backtest_series(context.store, one)
         for name, values in equity_series(series).items():
             reference = name in _REFERENCES
             if reference and any(curve.group == name for curve in curves):
@@ -106,12 +106,12 @@ def equity_picture(context: Context, done: Sequence[Done]) -> Picture | str | No
     return _picture(curves, "day", "equity", f"equity of {len(done)} backtests")
 
 
-def backtest_series(context: Context, done: Done) -> Mapping[str, object]:
+def backtest_series(store: Store, done: Done) -> Mapping[str, object]:
     """The series of one backtest, its digest checked. Raises Blocked or StoreOutOfReach."""
     key = keys.snapshot(done.spec.id, done.ref.pointer) + BACKTEST_FILE
     entry = done.manifest.files.get(BACKTEST_FILE)
     try:
-        found = context.store.read(key)
+        found = store.read(key)
         if isinstance(found, Missing) or entry is None or sha256_hex(found.body) != entry.sha256:
             raise Blocked(f"{key} is not the file that its manifest names")
         series = parse(found.body, key).get("series")

@@ -19,7 +19,7 @@ from gates import junit
 from gates.check import check_record
 from gates.planned import of_plan, planned_seeds
 from gates.verdict import Verdict, deployable
-from tenure.cli.workplace import Config
+from tenure.cli.workplace import Config, write_whole
 from tenure.dispatch.deploy_store import open_deploy_store
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
@@ -77,7 +77,9 @@ def check(
         if report:
             took_s = SYSTEM.monotonic_s() - began_s
             try:
-                _write(report, junit.of_error(record, error, SYSTEM.wall_s(), took_s))
+                write_whole(
+                    report, junit.of_error(record, error, SYSTEM.wall_s(), took_s), "report"
+                )
             except UsageError as unwritten:
                 typer.echo(f"tenure: {unwritten}", err=True)
         raise
@@ -87,7 +89,8 @@ def check(
         Console().print(_table(name or record, verdicts))
     if report:
         took_s = SYSTEM.monotonic_s() - began_s
-        _write(report, junit.of_verdicts(record, name, verdicts, SYSTEM.wall_s(), took_s))
+        body = junit.of_verdicts(record, name, verdicts, SYSTEM.wall_s(), took_s)
+        write_whole(report, body, "report")
     if not deployable(verdicts):
         raise typer.Exit(Blocked.exit_code)
 
@@ -104,17 +107,6 @@ def _asked(record: str, config: Path | None) -> tuple[str | None, list[Verdict]]
         return None, [Verdict("generation", "BLOCK", str(error))]
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {store.url} does not answer: {error}") from None
-
-
-def _write(path: Path, body: bytes) -> None:
-    """Write a report, whole or not at all. Raises UsageError."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(body)
-        beside.replace(path)
-    except OSError as error:
-        raise UsageError(f"the report {path} cannot be written: {error.strerror}") from None
 
 
 def deploy(

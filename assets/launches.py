@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from assets.chain import Done
 from assets.facts import Cell, Facts, Table, point_words
@@ -21,6 +21,7 @@ from tenure.dispatch.history import (
 )
 from tenure.dispatch.rows import FLOPS_OF, RUNNING, Place, believable, shown, work_of
 from tenure.errors import StoreOutOfReach, UsageError
+from tenure.report.costs import job_ends, of_jobs
 from tenure_protocol import peaks
 from tenure_protocol.records import LedgerEntry, Observation
 from tenure_protocol.store.api import StoreSilent
@@ -109,6 +110,7 @@ def launches(context: Context, done: Sequence[Done]) -> Facts:
     }
     quality_of = quality_rows(found.observed, set(jobs))
     costs = cost_rows(found.entries, found.running)
+    per_job = job_cost_rows(context, jobs, found.entries, found.running)
     rows = [_launch(row, found.observed) for each in found.rows.values() for row in each]
     notes = [*found.troubles]
     if len(jobs) > MOST_JOBS:
@@ -119,6 +121,7 @@ def launches(context: Context, done: Sequence[Done]) -> Facts:
     return {
         "quality": Table(quality_of) if quality_of else None,
         "costs": Table(costs) if costs else None,
+        "cost_of_a_job": Table(per_job) if per_job else None,
         "launch_history": Table(rows) if rows else None,
         "timeline": timeline_picture(lines),
         "launch_notes": "; ".join(notes) or None,
@@ -132,10 +135,32 @@ def experiment_costs(context: Context) -> Facts:
     """
     try:
         jobs = jobs_of_plan(context.store, context.chain.plan.name)
-        rows = cost_rows(ledger.read_ledger(context.store, jobs)[0], ())
-    except (StoreSilent, UsageError) as error:
+        entries = ledger.read_ledger(context.store, jobs)[0]
+        rows = cost_rows(entries, ())
+        per_job = job_cost_rows(context, sorted(jobs), entries, ())
+    except (StoreSilent, StoreOutOfReach, UsageError) as error:
         return {"experiment_costs": f"not known: {error}"}
-    return {"experiment_costs": Table(rows) if rows else None}
+    return {
+        "experiment_costs": Table(rows) if rows else None,
+        "experiment_cost_of_a_job": Table(per_job) if per_job else None,
+    }
+
+
+def job_cost_rows(
+    context: Context,
+    jobs: Sequence[str],
+    entries: Iterable[LedgerEntry],
+    running: Iterable[Running],
+) -> list[dict[str, Cell]]:
+    """What a finished job cost, and one in time, with all attempts: by plan, team and rung.
+
+    Raises StoreOutOfReach.
+    """
+    try:
+        ends = job_ends(context.store, context.dispatcher, context.clock)
+    except StoreSilent as error:
+        raise StoreOutOfReach(str(error)) from error
+    return [asdict(row) for row in of_jobs(jobs, ends, entries, running)]
 
 
 def cost_rows(entries: Iterable[LedgerEntry], running: Iterable[Running]) -> list[dict[str, Cell]]:

@@ -13,6 +13,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import ClassVar
@@ -292,7 +293,8 @@ class RentedRunner:
                     return settlement
             left = self._platform.find(receipt.name)
             if left is not None:
-                return self._platform.end(left)
+                ended = self._platform.end(left)
+                return replace(ended, seen=True) if isinstance(ended, Closed) else ended
             if not receipt.handle and receipt.name in self._unanswered:
                 words = "its create had no answer, and what it made may not be listed yet"
                 return Pending(words, seen=False)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from tenure.cli import screen
-from tenure.cli.workplace import Config, Json, Workplace, jobs_of_plan, open_workplace
-from tenure.dispatch.ledger import JobCost, by_job, by_rung, per_job, read_ledger
+from tenure.cli.workplace import Config, Json, Workplace, book_of, jobs_of_plan, open_workplace
+from tenure.dispatch.ledger import JobCost, by_job, by_rung, per_job
 from tenure.plan.file import load_plan
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
@@ -37,10 +37,11 @@ def costs(
     place = open_workplace(config)
     only = jobs_of_plan(place.store, _name(place, plan)) if plan else None
     with screen.working("reading the ledger"):
-        entries, troubles = read_ledger(place.store)
-    for trouble in troubles:
+        book = book_of(place)
+        book.look()
+    for trouble in book.troubles.values():
         screen.warn(f"{trouble}; what it cost is in no sum")
-    entries = [each for each in entries if only is None or each.job in only]
+    entries = [each for each in book.entries if only is None or each.job in only]
     rungs, jobs = by_rung(entries), by_job(entries)
     if as_json:
         typer.echo(

@@ -48,6 +48,7 @@ CORE = {
     "cancel": "tenure.cli.change:cancel",
     "release": "tenure.cli.release:release",
     "dispatch": "tenure.cli.dispatch:dispatch",
+    "gc": "tenure.cli.gc:gc",
     "store": "tenure.cli.store:app",
     "costs": "tenure.cli.costs:costs",
     "forecasts": "tenure.cli.forecasts:forecasts",

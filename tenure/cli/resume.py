@@ -13,7 +13,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.machine import Resume, Revoke, Rewind
 from tenure_protocol.records import FINAL, Manifest, Pointer, load
 from tenure_protocol.store.api import Found, Store
-from tenure_worker.snapshot import read_manifest
+from tenure_worker.snapshot import gone, read_manifest
 
 START = "start"
 _LISTED = 12
@@ -58,10 +58,19 @@ def rewind(found: OneJob, origin: str, reason: str) -> Pointer | None:
             + ", so there is nothing to go back to"
         )
     # Should the holder move the pointer before it is deposed, an ancestor is an ancestor still.
-    target = _pick(ancestors(found.place.store, found.id, w.pointer), origin, w.pointer)
+    store = found.place.store
+    target = _pick(ancestors(store, found.id, w.pointer), origin, w.pointer)
+    if target and (words := gone(store, found.id, target)):
+        raise Blocked(f"job {found.id} cannot go on from step {target.step}: {words}")
     if w.phase != "revoked":
         found.change(lambda _: Revoke(operator(), reason, held_back=True))
     w = found.change(lambda _: Rewind(operator(), target))
+    # Whoever deletes files says so first and then looks at the pointer again, and we look the other way
+    # round: so one of the two sees the other.
+    if target and (words := gone(store, found.id, target)):
+        raise Blocked(
+            f"job {found.id} is held back at step {target.step}: {words}; name another one"
+        )
     if w.held_back:
         found.change(lambda _: Resume(operator()))
     return target

@@ -12,7 +12,15 @@ import typer
 from rich.live import Live
 
 from tenure.cli import outlook, screen
-from tenure.cli.workplace import Config, Json, Workplace, jobs_of_plan, known_jobs, open_workplace
+from tenure.cli.workplace import (
+    Config,
+    Json,
+    Workplace,
+    book_of,
+    jobs_of_plan,
+    known_jobs,
+    open_workplace,
+)
 from tenure.dispatch.decide import JobView, Snapshot
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.quality import Pace
@@ -20,12 +28,14 @@ from tenure.dispatch.quota import span
 from tenure.dispatch.registry import build_dispatcher
 from tenure.dispatch.worth import Worth
 from tenure.errors import StoreOutOfReach
+from tenure.report.costs import CostRow, job_ends, of_jobs
+from tenure.report.likes import kind_of, left_by_likes_s
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import read_witness
 from tenure_protocol.lease.machine import ABSENT, Vacant, Watched, vacancy
-from tenure_protocol.records import FINAL, Witness
+from tenure_protocol.records import FINAL, JobSpec, Witness
 from tenure_protocol.store.api import StoreSilent
 from tenure_worker.claim import read_spec
 
@@ -34,6 +44,17 @@ _EVERY_S = 2.0
 QUOTA_WAIT_S = 5.0
 LOOK_EVERY_S = 0.25
 _COLUMNS = ("job", "experiment", "stage", "phase", "attempt", "rung", "step", "eta", "reason")
+_COSTS = (
+    "of",
+    "name",
+    "finished",
+    "in time",
+    "hours",
+    "paid",
+    "a finished job",
+    "one in time",
+    "for lost attempts",
+)
 _LEAST_SHOWN = 8  # characters of an id
 
 STOPPED = "stopped"  # by a corrupt object, which the reason names
@@ -53,10 +74,11 @@ class Row:
     launch: int
     rung: str | None
     step: int | None  # of the stored pointer
-    eta_s: float | None  # from its last milestone on; None: its length or its speed is not known
+    eta_s: float | None  # None: neither its length and speed are known, nor how long its like took
     reason: str
     exit_code: int | None = None  # of the last attempt, where it ended
     steps_total: int | None = None  # that the job takes, where its experiment told it
+    eta_by: str | None = None  # 'steps': from its last milestone on; 'likes': by what its like took
 
 
 @dataclass(frozen=True)
@@ -87,9 +109,11 @@ class Overview:
     def __init__(self, place: Workplace) -> None:
         self._place = place
         self._dispatcher: Dispatcher = build_dispatcher(place.settings, place.store)
-        self._stages: dict[str, str] = {}
+        self._specs: dict[str, JobSpec] = {}
+        self._likes: dict[tuple[object, ...], set[str]] = {}  # jobs that take about as long
         self._rungs: dict[tuple[str, int], str | None] = {}
         self._progress: dict[str, tuple[int, Pace, Progress]] = {}  # by job: attempt, its pace
+        self._ledger = book_of(place)
         self.hints: list[str] = []  # of the last look: why nothing may happen to what waits
 
     def worths(self) -> list[Worth]:
@@ -99,6 +123,18 @@ class Overview:
             SYSTEM.sleep(LOOK_EVERY_S)
             self._dispatcher.look()
         return self._dispatcher.quota_worths()
+
+    def costs(self, only: set[str] | None = None) -> list[CostRow]:
+        """What the jobs of the last look cost (those of ``only``), all attempts counted.
+
+        Raises StoreSilent.
+        """
+        store, dispatcher = self._place.store, self._dispatcher
+        self._ledger.look()
+        entries = self._ledger.entries
+        running = dispatcher.spending.open_costs(entries)
+        ends = job_ends(store, dispatcher, SYSTEM)
+        return of_jobs(ends if only is None else only, ends, entries, running)
 
     def look(self, only: set[str] | None = None) -> tuple[list[Row], dict[str, str]]:
         """Every job (or those of ``only``), and what is wrong with which key.
@@ -117,11 +153,10 @@ class Overview:
             outlook.no_dispatcher(self._dispatcher, tick),
         )
         self.hints = [hint for hint in hints if hint]
-        rows = [
-            self._row(view, said.get(view.job, tick.reason(view.job)))
-            for view in views
-            if only is None or view.job in only
-        ]
+        views = [view for view in views if only is None or view.job in only]
+        for view in views:
+            self._stage(view.job)  # those of all are read before likes are looked for
+        rows = [self._row(view, said.get(view.job, tick.reason(view.job))) for view in views]
         if only is None:
             rows += self._local({view.job for view in views})
         return rows, dict(tick.troubles)
@@ -138,8 +173,23 @@ class Overview:
         elif view.witness and view.witness.phase in FINAL:
             reason = _last_words(view.witness)
         row = self._made(view.job, view.experiment, stage, phase, view.witness, reason)
-        found = self._progress_of(view) if phase == "held" else Progress()
-        return replace(row, steps_total=found.steps_total, eta_s=found.eta_s)
+        if phase != "held":
+            return row
+        found = self._progress_of(view)
+        eta_s, by = found.eta_s, "steps"
+        if eta_s is None:
+            eta_s, by = self._left_by_likes_s(view.job), "likes"
+        told_by = None if eta_s is None else by
+        return replace(row, steps_total=found.steps_total, eta_s=eta_s, eta_by=told_by)
+
+    def _left_by_likes_s(self, job: str) -> float | None:
+        """By the jobs of its configuration that are over; ``None`` where none of them took so long."""
+        spec = self._specs.get(job)
+        if spec is None:
+            return None
+        likes = self._likes[kind_of(spec)]
+        lives = [row for _, row in self._dispatcher.observatory.lifetimes.rows()]
+        return left_by_likes_s(job, likes, lives)
 
     def _progress_of(self, view: JobView) -> Progress:
         """From what the dispatcher's look has read anyway: this costs the store nothing.
@@ -190,14 +240,15 @@ class Overview:
 
     def _stage(self, job: str) -> tuple[str | None, str | None]:
         """The stage of a job, or what is wrong with its spec."""
-        if job not in self._stages:
+        if job not in self._specs:
             memory = self._dispatcher.world.jobs.get(job)
             try:
                 spec = memory.spec if memory and memory.spec else read_spec(self._place.store, job)
             except (Corrupt, StoreSilent) as error:
                 return None, str(error)
-            self._stages[job] = spec.stage
-        return self._stages[job], None
+            self._specs[job] = spec
+            self._likes.setdefault(kind_of(spec), set()).add(job)
+        return self._specs[job].stage, None
 
     def _local(self, named: set[str]) -> list[Row]:
         """Jobs that no plan names: scripts that claimed one by themselves."""
@@ -264,10 +315,11 @@ def status(
     with screen.working("reading the witnesses"):
         rows, troubles = overview.look(only)
         worths = overview.worths()
+        costs = overview.costs(only)
     if watch and not as_json and sys.stdout.isatty():
         _watch_terminal(overview, only, rows)
         return
-    _show(rows, as_json, worths)
+    _show(rows, as_json, worths, costs)
     said = _warned(troubles, set())
     hinted = overview.hints
     _hint(hinted)
@@ -276,7 +328,7 @@ def status(
         before = [(row.job, row.phase, row.attempt, row.step) for row in rows]
         rows, troubles = overview.look(only)
         if before != [(row.job, row.phase, row.attempt, row.step) for row in rows]:
-            _show(rows, as_json, overview.worths())
+            _show(rows, as_json, overview.worths(), overview.costs(only))
         said = _warned(troubles, said)
         if overview.hints != hinted and not hinted:
             _hint(overview.hints)
@@ -308,21 +360,42 @@ def _hint(hints: Sequence[str]) -> None:
         screen.warn(hint)
 
 
-def _show(rows: Sequence[Row], as_json: bool, worths: Sequence[Worth]) -> None:
+def _show(
+    rows: Sequence[Row], as_json: bool, worths: Sequence[Worth], costs: Sequence[CostRow]
+) -> None:
     if as_json:
-        quotas = [asdict(each) for each in worths]
-        typer.echo(json.dumps({"jobs": [asdict(row) for row in rows], "quotas": quotas}))
-    elif not rows:
+        answer = {
+            "jobs": [asdict(row) for row in rows],
+            "quotas": [asdict(each) for each in worths],
+            "costs": [asdict(each) for each in costs],
+        }
+        typer.echo(json.dumps(answer))
+        return
+    if not rows:
         typer.echo("no job has been enlisted yet; `tenure enlist PLAN` does that")
     else:
         screen.show(_COLUMNS, _cells(rows))
-    if not as_json:
-        for each in worths:
-            typer.echo(
-                screen.plain(
-                    f"quota of {each.rung}: {span(3600.0 * each.left_h)} left; {each.reason}"
-                )
-            )
+    for worth in worths:
+        left = f"quota of {worth.rung}: {span(3600.0 * worth.left_h)} left; {worth.reason}"
+        typer.echo(screen.plain(left))
+    if paid := [each for each in costs if each.amount + each.amount_so_far > 0]:
+        typer.echo("")
+        screen.show(_COSTS, [_cost_cells(each) for each in paid])
+
+
+def _cost_cells(row: CostRow) -> list[str]:
+    of_jobs = f"{row.finished} of {row.jobs}"
+    return [
+        row.by,
+        row.name,
+        of_jobs,
+        "-" if row.in_time is None else str(row.in_time),
+        f"{row.paid_h:.3f}",
+        f"{row.amount + row.amount_so_far:.4f} {row.currency}",
+        "-" if row.per_finished is None else f"{row.per_finished:.4f}",
+        "-" if row.per_in_time is None else f"{row.per_in_time:.4f}",
+        f"{row.unfinished:.4f}",
+    ]
 
 
 def _cells(rows: Sequence[Row]) -> list[list[str]]:

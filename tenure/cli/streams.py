@@ -78,7 +78,7 @@ def _of_last_launch(place: Workplace, job: str) -> Path | None:
 
 def _lines(read: Callable[[str], Slice], follow: bool) -> Iterator[str]:
     """Lines as they come. A silent store is waited for while following, and raised when not."""
-    cursor, silent = "", ""
+    cursor, silent, gap = "", "", ""
     while True:
         try:
             part = read(cursor)
@@ -92,10 +92,12 @@ def _lines(read: Callable[[str], Slice], follow: bool) -> Iterator[str]:
             continue
         silent = ""
         yield from part.records
-        cursor = part.next
-        if part.end or not follow:
-            if part.incomplete:
-                screen.warn("a chunk is missing, and what comes after it is held back")
+        if part.gap != gap and part.gap:
+            screen.warn(f"incomplete: {part.gap}")
+        # Of a job that is over nobody fills a gap but a zombie, which is waited for once.
+        stuck = part.over and part.incomplete and (part.gap, part.next) == (gap, cursor)
+        cursor, gap = part.next, part.gap
+        if part.end or stuck or not follow:
             return
         SYSTEM.sleep(_EVERY_S)
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tenure.bad_input import did_you_mean
+from tenure.dispatch.ledger import LedgerBook
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
 from tenure.plan.enlist import plan_records
@@ -49,6 +50,12 @@ def open_workplace(config: Path | None) -> Workplace:
     """Raises UsageError or StoreOutOfReach."""
     settings = load_settings(config)
     return Workplace(settings, open_settings_store(settings))
+
+
+def book_of(place: Workplace) -> LedgerBook:
+    """The ledger of the place's store; of one that is not on this machine, what was read is kept here."""
+    local = place.store.url.startswith(("file:", "memory:"))
+    return LedgerBook(place.store, None if local else place.settings.root / ".tenure" / "ledger")
 
 
 def find_job(place: Workplace, name: str) -> str:
@@ -148,6 +155,17 @@ def open_job(config: Path | None, name: str) -> OneJob:
         return OneJob(place, job, read_spec(place.store, job))
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store at {place.store.url} does not answer: {error}") from error
+
+
+def write_whole(path: Path, body: bytes, what: str) -> None:
+    """Write a file, whole or not at all. Raises UsageError, which calls it by ``what`` it is."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(body)
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"the {what} {path} cannot be written: {error.strerror}") from None
 
 
 def operator() -> str:

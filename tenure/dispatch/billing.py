@@ -92,8 +92,8 @@ class Billing:
             # there be a machine all the same, the sweep finds it without a bill and ends it.
             words = f"the launch was refused, so there is nothing to end ({settlement.reason})"
             return Closed(words, 0.0)
-        if not unseen and not isinstance(settlement, Closed):
-            for each in aboard:  # of what never was, there is nothing to wait for
+        if isinstance(settlement, Bounded) or settlement.seen:
+            for each in aboard:  # of what never was, there is nothing to wait for or to pay
                 each.worked = each.worked or not each.failed
         return settlement
 

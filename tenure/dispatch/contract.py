@@ -60,8 +60,10 @@ class Slice:
 
     records: tuple[str, ...]
     next: str
-    incomplete: bool = False  # a chunk is missing: more may still come before these
+    incomplete: bool = False  # a chunk is missing: what follows it is held back
     end: bool = False
+    gap: str = ""  # which one is missing, and how many are held back, in words
+    over: bool = False  # whether the job is: only a zombie could still fill a gap
 
 
 # ------------------------------------------------------------------------------------ status
@@ -135,6 +137,9 @@ class Closed:
 
     reason: str
     paid_s: float | None = None  # seconds billed, where the platform tells; 0 where there was none
+    seen: bool = (
+        False  # whether it was there when it was asked for: then it is paid for, receipt or not
+    )
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class Execution:
         """Read on from the last chunk seen of each attempt.
 
         Chunks of an attempt are numbered without a gap; where one is missing, what follows it is
-        held back and the slice is ``incomplete``. Late chunks of an attempt that is not the newest
+        held back and the slice is ``incomplete``: what can be relied on is what lies before the gap. Late chunks of an attempt that is not the newest
         are marked, because a deposed worker may still add to its own prefix.
         """
         seen: dict[str, int] = json.loads(offset) if offset else {}
@@ -133,16 +133,18 @@ class Execution:
             if folder == stream and name.removesuffix(suffix).isdigit():
                 chunks.setdefault(attempt, []).append((int(name.removesuffix(suffix)), row.key))
         records: list[str] = []
-        incomplete = False
+        gaps: list[str] = []
         newest = max(chunks, default="")
         for attempt in sorted(chunks):
-            for number, key in sorted(chunks[attempt]):
+            there = sorted(chunks[attempt])
+            for number, key in there:
                 last = seen.get(attempt, 0)
                 if number <= last:
                     continue
                 found = self._store.read(key) if number == last + 1 else Missing()
                 if isinstance(found, Missing):
-                    incomplete = True
+                    held = sum(each > last for each, _ in there)
+                    gaps.append(_gap(stream, int(attempt), last + 1, held))
                     break
                 late = bool(offset) and attempt != newest and attempt in seen
                 text = found.body.decode("utf-8", "replace").splitlines()
@@ -150,5 +152,18 @@ class Execution:
                     [f"[deposed attempt {int(attempt)}] {line}" for line in text] if late else text
                 )
                 seen[attempt] = number
-        end = isinstance(state, Finished) and not incomplete
-        return Slice(tuple(records), json.dumps(seen), incomplete, end)
+        over = isinstance(state, Finished)
+        end = over and not gaps
+        return Slice(tuple(records), json.dumps(seen), bool(gaps), end, "; ".join(gaps), over)
+
+
+def _gap(stream: str, attempt: int, number: int, held: int) -> str:
+    """
+    >>> _gap("log", 2, 4, 1)
+    'chunk 4 of the log of attempt 2 is missing, and what follows it (1 chunk) is held back'
+    """
+    chunks = "1 chunk" if held == 1 else f"{held} chunks"
+    return (
+        f"chunk {number} of the {stream} of attempt {attempt} is missing, and what follows it ({chunks}) is "
+        "held back"
+    )

@@ -102,8 +102,11 @@ class Foreteller:
         """A launch was made on a rung, announced at ``made_s``; both times are monotonic.
 
         Where nothing is known there is no forecast. It raises nothing for numbers that cannot be: a
-        rented machine may have told them.
+        rented machine may have told them. A job that reads a model is as long as nobody knows: it has the
+        configuration of its training, and not its length.
         """
+        if spec.kind != "train":
+            return
         left = self._observatory.left(spec.id)
         if left is None:
             return

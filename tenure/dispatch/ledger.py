@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tenure.dispatch.contract import Bounded, Closed
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.world import Bill
-from tenure_protocol.codec import Corrupt
+from tenure_protocol.codec import Corrupt, encode, short_id
 from tenure_protocol.lease import keys
 from tenure_protocol.records import Intent, LaunchReceipt, LedgerEntry, load
 from tenure_protocol.store.api import Missing, Store
@@ -89,6 +91,92 @@ def _doubt(each: LedgerEntry) -> tuple[bool, bool, float]:
     return each.outcome == "bounded", not each.told, each.paid_s
 
 
+class LedgerBook:
+    """The ledger as it was read so far: an entry is create-only, so that none is read twice.
+
+    With a ``folder`` the entries are kept there as well, for the next process: a ledger in a bucket costs
+    one GET an entry. The file is a cache and decides nothing: whatever it lacks, or whose ETag is
+    another one by now, is read from the store.
+    """
+
+    def __init__(self, store: Store, folder: Path | None = None) -> None:
+        self._store = store
+        self._file = folder / f"{short_id(store.url.encode())}.jsonl" if folder else None
+        self._kept: dict[str, tuple[str, LedgerEntry]] | None = None  # by key: ETag and entry
+        self._entries: dict[str, LedgerEntry | None] = {}  # by key; None: it cannot be read
+        self.troubles: dict[str, str] = {}  # by key
+
+    def look(self, jobs: Collection[str] | None = None) -> None:
+        """Read what was settled since the last look (of ``jobs`` alone, if given).
+
+        One listing, and a read for each entry that is not known. Raises StoreSilent.
+        """
+        wanted = None if jobs is None else set(jobs)
+        fresh: list[tuple[str, str, LedgerEntry]] = []
+        try:
+            for row in self._store.list(keys.LEDGER):
+                job = row.key.rpartition("/")[2].partition("-")[0]
+                if row.key in self._entries or (wanted is not None and job not in wanted):
+                    continue
+                etag, entry = self._cached.get(row.key, ("", None))
+                if entry is None or etag != row.etag:
+                    entry = self._read(row.key)
+                    if entry is not None:
+                        fresh.append((row.key, row.etag, entry))
+                self._entries[row.key] = entry
+        finally:
+            self._keep(fresh)
+
+    def _read(self, key: str) -> LedgerEntry | None:
+        found = self._store.read(key)
+        try:
+            return None if isinstance(found, Missing) else load(LedgerEntry, found.body, key)
+        except Corrupt as error:
+            self.troubles[key] = str(error)
+            return None
+
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        """Each launch that was settled, once."""
+        return once(entry for entry in self._entries.values() if entry)
+
+    @property
+    def _cached(self) -> Mapping[str, tuple[str, LedgerEntry]]:
+        if self._kept is None:
+            self._kept = dict(_kept(self._file)) if self._file else {}
+        return self._kept
+
+    def _keep(self, fresh: Sequence[tuple[str, str, LedgerEntry]]) -> None:
+        """Add to the file. One that cannot be written is none: the store has it all."""
+        if self._file is None or not fresh:
+            return
+        lines = [
+            json.dumps({"key": key, "etag": etag, "entry": encode(entry).decode()}) + "\n"
+            for key, etag, entry in fresh
+        ]
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write("".join(lines))
+        except OSError:
+            return
+
+
+def _kept(file: Path) -> Iterator[tuple[str, tuple[str, LedgerEntry]]]:
+    """What an earlier process kept; a line that is none, half of one or of another version, is left out."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            said = json.loads(line)
+            key = str(said["key"])
+            yield key, (str(said["etag"]), load(LedgerEntry, said["entry"].encode(), key))
+        except (ValueError, TypeError, KeyError, AttributeError, Corrupt):
+            continue
+
+
 def read_ledger(
     store: Store, jobs: Collection[str] | None = None
 ) -> tuple[list[LedgerEntry], list[str]]:
@@ -96,18 +184,9 @@ def read_ledger(
 
     One listing, and a read for each of those launches. Raises StoreSilent.
     """
-    wanted, entries, troubles = None if jobs is None else set(jobs), [], []
-    for row in store.list(keys.LEDGER):
-        job = row.key.rpartition("/")[2].partition("-")[0]
-        if wanted is not None and job not in wanted:
-            continue
-        found = store.read(row.key)
-        try:
-            if not isinstance(found, Missing):
-                entries.append(load(LedgerEntry, found.body, row.key))
-        except Corrupt as error:
-            troubles.append(str(error))
-    return once(entries), troubles
+    book = LedgerBook(store)
+    book.look(jobs)
+    return book.entries, list(book.troubles.values())
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tenure.dispatch import ledger
+from tenure.dispatch.history import Running
 from tenure.dispatch.ladder import Rung
-from tenure.dispatch.world import Bill, World
+from tenure.dispatch.world import World
 from tenure_protocol.clock import Clock
-from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
-from tenure_protocol.records import LedgerEntry, load
-from tenure_protocol.store.api import Missing, Store, StoreSilent
+from tenure_protocol.records import LedgerEntry
+from tenure_protocol.store.api import Store, StoreSilent
 
 _READ_EVERY_S = 60.0
 
@@ -34,12 +34,11 @@ class Spending:
     """The sums of one dispatcher. It reads nothing as long as no plan has a budget."""
 
     def __init__(self, store: Store, rungs: Mapping[str, Rung], clock: Clock, world: World) -> None:
-        self._store = store
         self._rungs = rungs
         self._clock = clock
         self._world = world
-        self._entries: dict[str, LedgerEntry | None] = {}  # by key; None: it cannot be read
-        self._settled: list[LedgerEntry] = []  # of these, each launch once
+        self._book = ledger.LedgerBook(store)
+        self._settled: list[LedgerEntry] = []  # each launch once
         self._read_s: float | None = None
         self._seen_open: set[tuple[str, int]] = set()  # bills, at the last reading
         self.troubles: dict[str, str] = {}
@@ -54,22 +53,13 @@ class Spending:
         if fresh and not closed:  # a bill that was closed has become an entry
             return
         try:
-            for row in self._store.list(keys.LEDGER):
-                if row.key not in self._entries:
-                    self._entries[row.key] = self._entry(row.key)
+            self._book.look()
             self.troubles.pop(keys.LEDGER, None)
             self._read_s, self._seen_open = now_s, set(self._world.bills)
         except StoreSilent as error:  # what is known stands: a budget is never taken for unspent
             self.troubles[keys.LEDGER] = str(error)
-        self._settled = ledger.once(entry for entry in self._entries.values() if entry)
-
-    def _entry(self, key: str) -> LedgerEntry | None:
-        found = self._store.read(key)
-        try:
-            return None if isinstance(found, Missing) else load(LedgerEntry, found.body, key)
-        except Corrupt as error:
-            self.troubles[key] = str(error)
-            return None
+        self.troubles |= self._book.troubles
+        self._settled = self._book.entries
 
     def spent(self) -> dict[tuple[str, str], str]:
         """(plan, currency) of every budget that is spent, and in words how much of it."""
@@ -91,19 +81,35 @@ class Spending:
         sums: dict[tuple[str, str], Spent] = {}
         for entry in self._settled:
             self._add(sums, entry.job, entry.currency, Spent(settled=entry.amount))
-        for bill in self._open({(entry.job, entry.launch) for entry in self._settled}):
-            price = self._rungs[bill.rung].price
-            if price and bill.intent:
-                part = ledger.share(bill.intent, bill.receipt)
-                hours = max(0.0, self._clock.monotonic_s() - bill.since_s) / 3600.0
-                running = Spent(running=price.per_h * hours * part)
-                self._add(sums, bill.job, price.currency, running)
+        for each in self.open_costs(self._settled):
+            self._add(sums, each.job, each.currency, Spent(running=each.amount))
         return sums
 
-    def _open(self, settled: set[tuple[str, int]]) -> Iterable[Bill]:
+    def open_costs(self, settled: Iterable[LedgerEntry]) -> list[Running]:
+        """What the launches with an open bill cost so far that are not among those settled."""
+        noted = {(entry.job, entry.launch) for entry in settled}
+        found = []
         for bill in self._world.bills.values():
-            if (bill.job, bill.launch) not in settled and bill.rung in self._rungs and bill.cost:
-                yield bill
+            rung = self._rungs.get(bill.rung)
+            price = rung.price if rung else None
+            if (bill.job, bill.launch) in noted or not bill.cost or not price or not bill.intent:
+                continue
+            hours = max(0.0, self._clock.monotonic_s() - bill.since_s) / 3600.0
+            hours *= ledger.share(bill.intent, bill.receipt)
+            intent = bill.intent
+            found.append(
+                Running(
+                    bill.job,
+                    bill.launch,
+                    intent.name,
+                    intent.rung,
+                    intent.runner,
+                    price.currency,
+                    hours,
+                    price.per_h * hours,
+                )
+            )
+        return found
 
     def _add(
         self, sums: dict[tuple[str, str], Spent], job: str, currency: str, more: Spent

@@ -198,10 +198,7 @@ def _wrong_ledger(world: PoolWorld, machines: Iterable[Machine]) -> Iterator[str
         if not machine.market.tells_paid:
             seen_s = machine.closed_s - machine.ordered_s
         told_s = noted.pop(machine.name, 0.0)
-        # Of a machine whose order had no answer, and that nobody ever came from, nothing need be known: a
-        # listing may have shown it.
-        unknown = not machine.market.tells_paid and machine.host.cut and machine.began_s is None
-        if abs(told_s - seen_s) > _ROUNDING_S and not (unknown and told_s == 0.0):
+        if abs(told_s - seen_s) > _ROUNDING_S:
             yield (
                 f"the ledger of {machine.name} of rung {machine.rung} has {told_s:.0f} s, and not "
                 f"{seen_s:.0f} s"

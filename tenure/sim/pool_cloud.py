@@ -192,7 +192,7 @@ class PoolCloud(Cloud):
 
     def close(self, machine: Machine) -> Settlement:
         """A dispatcher asks for the end of a machine."""
-        market, now_s = machine.market, self.scheduler.now_s
+        market, now_s, seen = machine.market, self.scheduler.now_s, not machine.ended
         machine.asked += 1
         if not machine.ended and market.grant is not None and market.wall_h:
             # Nothing ends a notebook's session from outside.
@@ -209,7 +209,7 @@ class PoolCloud(Cloud):
         paid_s = machine.charged_s(now_s)
         if machine.closed_s is None:
             machine.closed_s, machine.paid_when_closed_s = now_s, paid_s
-        return Closed("it is gone", paid_s if market.tells_paid else None)
+        return Closed("it is gone", paid_s if market.tells_paid else None, seen)
 
     def running(self, rung: str) -> list[Machine]:
         """What still runs there."""

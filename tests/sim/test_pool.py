@@ -19,16 +19,17 @@ from hypothesis import strategies as st
 
 from tenure.dispatch.contract import Closed, Settlement
 from tenure.dispatch.decide import JobView
+from tenure.dispatch.ledger import read_ledger
 from tenure.sim import pool_cloud
 from tenure.sim.clock import Scheduler
 from tenure.sim.faults import Weather
-from tenure.sim.pool import Week, run_week, run_weeks
+from tenure.sim.pool import _ROUNDING_S, Week, run_week, run_weeks
 from tenure.sim.pool_cloud import Machine, PoolCloud
 from tenure.sim.pool_platforms import HOUR_S, POOL, Grant, Host, Market, Season, host_of, log_normal
 from tenure.sim.pool_policies import POLICIES, Policy, _with_rungs
 from tenure.sim.pool_world import STEP_S, Config, IndexedObjects, PoolWorld, configs_of
 from tenure.sim.run import quiet_folder
-from tenure.sim.store import Objects
+from tenure.sim.store import DirectStore, Objects
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(os.environ.get("TENURE_TRACES") or ROOT.parent / "shared" / "data") / "spot-traces"
@@ -394,6 +395,23 @@ def test_a_ledger_that_differs_is_noticed(monkeypatch: Patch) -> None:
     monkeypatch.setattr(PoolCloud, "close", generous)
     told = replace(PLAIN, tells_paid=True)
     assert "s, and not " in _broken(run_week(1, "ours", [_config(2)], [told]))
+
+
+def test_a_machine_whose_order_had_no_answer_is_in_the_ledger(monkeypatch: Patch) -> None:
+    """It never started, and is charged for from its order until it is found and ended."""
+
+    def host(_: str, slot: int, number: int) -> Host:
+        return replace(GOOD, cut=True, starts=False) if number == 1 else GOOD
+
+    _fixed(monkeypatch, host)
+    silent = replace(PLAIN, tells_paid=False, billed_from_order=True, cut=1.0)
+    assert run_week(1, "ours", [_config(2)], [silent]).broken == ()
+    world = _world("ours", _config(2), silent)
+    first = min(world.cloud.machines.values(), key=lambda machine: machine.ordered_s)
+    entries, _ = read_ledger(DirectStore(world.objects))
+    (entry,) = [each for each in entries if each.name == first.name]
+    assert first.began_s is None and entry.paid_s > 600.0
+    assert entry.paid_s == pytest.approx(first.charged_s(0.0), abs=_ROUNDING_S)
 
 
 def test_a_job_that_could_have_finished_is_noticed(monkeypatch: Patch) -> None:

@@ -296,7 +296,7 @@ def test_what_a_command_raises_becomes_a_sentence_and_a_code(
 def test_status_of_an_empty_store(tenure: Run) -> None:
     ended = tenure("status")
     assert ended.code == 0 and "tenure enlist" in ended.out
-    assert tenure("status", "--json").json == {"jobs": [], "quotas": []}
+    assert tenure("status", "--json").json == {"jobs": [], "quotas": [], "costs": []}
 
 
 def test_status_tells_every_phase(tenure: Run, shop: Shop) -> None:
@@ -486,7 +486,19 @@ def test_a_missing_chunk_is_said(tenure: Run, shop: Shop) -> None:
     shop.apply(spec(), RESERVE, CLAIM)
     shop.put(keys.log(spec().id, 1, 2), b"two\n")
     ended = tenure("log", spec().id)
-    assert ended.out == "" and "a chunk is missing" in ended.err
+    assert ended.out == "" and "incomplete: chunk 1 of the log of attempt 1 is missing" in ended.err
+
+
+def test_who_follows_a_log_with_a_gap_has_what_lies_before_it_and_an_end(
+    tenure: Run, shop: Shop
+) -> None:
+    """Of a job that is over nobody fills the gap: to follow it is not to wait for ever."""
+    shop.enlist(spec())
+    shop.apply(spec(), RESERVE, CLAIM, FINISH)
+    shop.put(keys.log(spec().id, 1, 1), b"one\n")
+    shop.put(keys.log(spec().id, 1, 3), b"three\n")
+    ended = tenure("log", spec().id, "--follow")
+    assert ended.out == "one\n" and ended.err.count("incomplete: chunk 2 of the log") == 1
 
 
 # ------------------------------------------------------------------------------ orders

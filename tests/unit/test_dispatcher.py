@@ -1039,9 +1039,12 @@ def test_slices_are_contiguous_and_say_when_a_chunk_is_missing() -> None:
     bench.store.create(keys.log(job, 1, 3), b"four\n")
     first = verbs.log(job)
     assert first.records == ("one", "two") and first.incomplete and not first.end
+    assert first.gap == (
+        "chunk 2 of the log of attempt 1 is missing, and what follows it (1 chunk) is held back"
+    )
     bench.store.create(keys.log(job, 1, 2), b"three\n")
     second = verbs.log(job, first.next)
-    assert second.records == ("three", "four") and not second.incomplete
+    assert second.records == ("three", "four") and not second.incomplete and not second.gap
     bench.store.create(keys.log(job, 2, 1), b"anew\n")
     third = verbs.log(job, second.next)
     bench.store.create(keys.log(job, 1, 4), b"late\n")

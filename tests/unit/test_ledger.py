@@ -168,6 +168,20 @@ def test_a_machine_without_a_receipt_on_which_somebody_worked_is_paid_for() -> N
         assert entry.paid_s == pytest.approx(600.0, abs=2)
 
 
+def test_a_machine_that_was_found_by_its_name_alone_is_paid_for_since_its_order() -> None:
+    with FakeClock() as clock:
+        till = Till(clock)
+        till.runner.failures = [Unreachable("applied, and then a 504", sent=True)]
+        till.runner.settlements = [Closed("it was queued, and is ended", seen=True)]
+        till.dispatcher.tick()
+        clock.sleep(120.0)
+        while till.runner.settlements:
+            till.dispatcher.tick()
+            clock.sleep(1.0)
+        (entry,) = [each for each in till.entries() if each.launch == 1]
+        assert 120.0 <= entry.paid_s <= 130.0, "nobody ever claimed it, and it was charged for"
+
+
 def test_what_the_platform_tells_goes_before_our_clock() -> None:
     with FakeClock() as clock:
         till = Till(clock)

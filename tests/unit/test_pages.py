@@ -136,6 +136,13 @@ def test_a_page_tells_what_every_launch_did_and_cost(clock: FakeClock) -> None:
     assert (costs["rung"], costs["currency"], costs["machines"]) == ("spot", "usd", 4)
     assert costs["amount"] == pytest.approx(sum(float(str(row["amount"])) for row in history))
     assert (costs["not_settled"], costs["amount_so_far"]) == (0, 0.0)
+    per_job = rows(facts, "cost_of_a_job")
+    assert [row["by"] for row in per_job] == ["plan", "team", "rung"]
+    lost = next(float(str(row["amount"])) for row in history if row["end"] == "released:10")
+    for row in per_job:
+        assert (row["jobs"], row["finished"], row["machines"]) == (3, 3, 4)
+        assert row["per_finished"] == pytest.approx(float(str(costs["amount"])) / 3)
+        assert row["unfinished"] == pytest.approx(lost)
     (found,) = rows(facts, "quality")
     assert (found["rung"], found["card"], found["work"]) == ("spot", T4, "FLOPs of fp16")
     assert (found["launches"], found["seen"], found["lost"]) == (4, 4, 0)
@@ -250,7 +257,7 @@ def test_facts_of_launches_become_metadata(clock: FakeClock) -> None:
     facts = {"summary": "done", **launches(stage.context(), stage.done)}
     shown = materialized(facts, ["job"]).metadata
     assert shown is not None and set(shown) == {
-        "summary", "quality", "costs", "launch_history", "timeline",
+        "summary", "quality", "costs", "cost_of_a_job", "launch_history", "timeline",
     }  # fmt: skip
     table = shown["quality"]
     assert isinstance(table, dg.TableMetadataValue)
@@ -314,6 +321,9 @@ def test_an_experiment_has_one_bill(tmp_path: Path) -> None:
     context = Context(bench.store, chain_of(tmp_path, bench.store, plan), bench.dispatcher, SYSTEM)
     (row,) = rows(experiment_costs(context), "experiment_costs")
     assert (row["amount"], row["machines"]) == (3.0, 2)
+    bench.dispatcher.look()
+    (whole, *_) = rows(experiment_costs(context), "experiment_cost_of_a_job")
+    assert (whole["name"], whole["amount"], whole["per_finished"]) == (plan, 3.0, None)
     store.silent = lambda key: True
     said = experiment_costs(context)["experiment_costs"]
     assert isinstance(said, str) and said.startswith("not known: ")

@@ -197,7 +197,8 @@ def test_a_ghost_that_is_not_listed_yet_is_not_closed(
     assert not settlement.seen  # nothing is paid for what nobody has seen
     assert isinstance(runner.release(by_name("tenure-other")), Closed)
     ListPlatform.unlisted.clear()  # now it is listed
-    assert isinstance(runner.release(by_name()), Closed) and not ListPlatform.machines
+    assert runner.release(by_name()) == Closed("ended", seen=True) and not ListPlatform.machines
+    assert runner.release(by_name("tenure-other")) == Closed("nothing runs under its name")
 
 
 def test_what_is_never_listed_is_closed_when_its_grace_is_over(

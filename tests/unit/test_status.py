@@ -36,6 +36,8 @@ from tenure_protocol.ratios import Ratios
 from tenure_protocol.records import (
     JobSpec,
     LedgerEntry,
+    Lifetime,
+    Lifetimes,
     Manifest,
     Observation,
     Observations,
@@ -127,6 +129,26 @@ def test_what_nobody_knows_is_not_invented(shop: Shop, told: Mapping[str, object
     assert (found["step"], found["steps_total"], found["eta_s"]) == (100, None, None)
     (line,) = (line for line in tenure("status").out.splitlines() if spec().id[:8] in line)
     assert " of " not in line.split(" attempt")[0]
+
+
+def test_a_job_that_tells_no_length_ends_when_its_like_did(shop: Shop) -> None:
+    """Two of its configuration held machines for 50 and 300 s, and it has for 100: one says 200 more."""
+    others = [spec(1), spec(2)]
+    shop.enlist(*others)
+    held(shop, spec(), steps_total=None)
+    assert (row(spec())["eta_s"], row(spec())["eta_by"]) == (None, None)
+    lives = [
+        Lifetime(others[0].id, 1, "local", "finished", held_s=50.0),
+        Lifetime(others[1].id, 1, "local", "lost", held_s=120.0),
+        Lifetime(others[1].id, 2, "local", "finished", held_s=180.0),
+        Lifetime(spec().id, 1, "local", "running", held_s=100.0),
+    ]
+    shop.put(
+        keys.lifetimes("here", "cpu"), encode(Lifetimes("here", "cpu", "d", tuple(lives), "w"))
+    )
+    found = row(spec())
+    assert (found["eta_s"], found["eta_by"]) == (pytest.approx(200.0, abs=5.0), "likes")
+    assert row(others[0])["eta_s"] is None, "it is not held"
 
 
 def test_a_job_that_nobody_works_on_has_no_end_in_sight(shop: Shop) -> None:

@@ -431,6 +431,28 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Discard:
+    """The files of one snapshot are deleted, or are about to be; its manifest stays. Create-only."""
+
+    job: str
+    attempt: int
+    step: int
+    save: int
+    by: str
+    at_s: float  # Unix time by the clock of who deleted, for people
+    archive: str | None = None  # where they were copied to first, for people
+    protocol: int = PROTOCOL_VERSION
+
+    def words(self) -> str:
+        """What a reader of one of them is told."""
+        where = f"; a copy is in {self.archive}" if self.archive else ", and nobody kept a copy"
+        return (
+            f"`tenure gc` has deleted the files of step {self.step} of attempt {self.attempt}, which the job "
+            f"no longer needed{where}"
+        )
+
+
+@dataclass(frozen=True)
 class PlanRecord:
     """One version of a plan: its jobs, and what is not in their specs."""
 

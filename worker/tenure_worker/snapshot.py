@@ -11,7 +11,7 @@ from typing import cast
 
 from tenure_protocol.codec import Corrupt, sha256_hex
 from tenure_protocol.lease import keys
-from tenure_protocol.records import FileEntry, Manifest, Pointer, load
+from tenure_protocol.records import Discard, FileEntry, Manifest, Pointer, load
 from tenure_protocol.store.api import Missing, Progress, Store, check_key, is_key
 
 #: Version, words and the cached normal of Python's generator; the same of numpy's.
@@ -72,6 +72,16 @@ def read_manifest(store: Store, job: str, pointer: Pointer) -> Manifest:
     return load(Manifest, found.body, key)
 
 
+def gone(store: Store, job: str, pointer: Pointer) -> str | None:
+    """Why the files of a snapshot are not there, where they were deleted on purpose. Raises StoreSilent."""
+    key = keys.discard(job, pointer.attempt, pointer.step, pointer.save)
+    found = store.read(key)
+    try:
+        return None if isinstance(found, Missing) else load(Discard, found.body, key).words()
+    except Corrupt as error:
+        return str(error)
+
+
 def fetch(
     store: Store, job: str, pointer: Pointer, folder: Path, progress: Progress | None = None
 ) -> Manifest:
@@ -84,7 +94,8 @@ def fetch(
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not store.get_file(prefix + name, target, progress):
-            raise Corrupt("its manifest names it and it does not exist", prefix + name)
+            words = "its manifest names it and it does not exist"
+            raise Corrupt(gone(store, job, pointer) or words, prefix + name)
         if _digest(target) != (entry.sha256, entry.size):
             raise Corrupt("its bytes differ from its manifest's digest", prefix + name)
     return manifest

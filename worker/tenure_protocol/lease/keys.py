@@ -65,6 +65,15 @@ def manifest(job: str, pointer: Pointer) -> str:
     return f"{snapshot(job, pointer)}manifest.json"
 
 
+def discarded(job: str) -> str:
+    """Prefix of what tells that the files of a snapshot were deleted."""
+    return f"jobs/{job}/discarded/"
+
+
+def discard(job: str, attempt_number: int, step: int, save_number: int) -> str:
+    return f"{discarded(job)}{attempt_number:05d}-{step}-{save_number}.json"
+
+
 def events(job: str, attempt_number: int, chunk: int) -> str:
     return f"{attempt(job, attempt_number)}events/{chunk:06d}.jsonl"
 

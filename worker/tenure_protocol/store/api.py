@@ -122,7 +122,7 @@ class Store(Protocol):
         """A temporary link, or ``None`` where this store has none."""
 
     def delete(self, key: str) -> None:
-        """Remove a temp, scratch or ``unsettled/`` key; nothing else is ever deleted."""
+        """Remove a temp, scratch or ``unsettled/`` key, or a file that ``tenure gc`` may; nothing else."""
 
 
 def is_key(key: str) -> bool:

@@ -1,0 +1,1 @@
+"""What a plan has come to: its costs, its losses, and the page that shows them."""
