@@ -58,6 +58,7 @@ STAGES = (
 #: The stage in the spec of the deployed seed's second training, which the stage pinned_retrain holds as
 #: well. Retries count ``run`` up, so that by its run alone it could be taken for one of the first's.
 REPETITION = "repetition"
+_Seed = tuple[Member, dict[str, dict[str, object]]]  # a member, and the environments it refers to
 
 
 class Incomplete(Exception):
@@ -102,7 +103,12 @@ class Chain:
         self._keep_records = keep_records
         self._plan = plan
         self._clock = clock
-        self._final: dict[str, Done] = {}  # what has ended can be remembered: it is final
+        # What has ended can be remembered: it is final. A run of the chain asks for it thousands of times.
+        self._final: dict[str, Done] = {}
+        self._all_done: dict[str, list[Done]] = {}  # by stage
+        self._members: dict[tuple[str, str, str], _Seed] = {}  # by training, evaluation, backtest
+        self._first: list[ModelRecord] | None = None  # those of the first generation, kept
+        self._spread: tuple[ModelRecord, list[Verdict]] | None = None
         self._manifests: dict[str, Manifest] = {}  # by digest
         self._repeated: tuple[ModelRecord, Verdict] | None = None
         code.add_code_path(settings.root)
@@ -234,7 +240,9 @@ class Chain:
 
         Raises :class:`Incomplete` while some are open and :class:`Blocked` when one ended otherwise.
         """
-        return self._collect(stage, self.specs(stage))
+        if stage not in self._all_done:
+            self._all_done[stage] = self._collect(stage, self.specs(stage))
+        return list(self._all_done[stage])
 
     def _collect(self, stage: str, specs: Sequence[JobSpec]) -> list[Done]:
         found, still_open, failed = [], [], []
@@ -354,6 +362,8 @@ class Chain:
 
     def first_generation(self) -> list[ModelRecord]:
         """One record per point of the grid, with its verdicts; written to the store if kept."""
+        if self._first is not None:
+            return list(self._first)
         evaluations, backtests = self.evaluations(1), self.backtests(1)
         trained = self.done("training")
         records = []
@@ -366,6 +376,7 @@ class Chain:
             records.append(self._judged(self._record(point, 1, members)))
         for record in records:
             self._keep(record)
+        self._first = list(records)
         return records
 
     def promoted(self) -> ModelRecord:
@@ -403,8 +414,14 @@ class Chain:
         return record
 
     def spread(self) -> list[Verdict]:
-        """The verdicts of the seed_spread stage."""
-        return spread(Evidence(self._store, self.retrained(with_backtests=False)))
+        """The verdicts of the seed_spread stage; as with the repetition, once is enough."""
+        record = self.retrained(with_backtests=False)
+        if self._spread is not None and self._spread[0] == record:
+            return list(self._spread[1])
+        verdicts = spread(Evidence(self._store, record))
+        if all(verdict.numbers for verdict in verdicts):
+            self._spread = record, list(verdicts)
+        return verdicts
 
     def repetition(self) -> Verdict:
         """Whether the training of the seed to be deployed gave the same bits twice.
@@ -442,7 +459,7 @@ class Chain:
         self,
         config: dict[str, object],
         generation: int,
-        members: Sequence[tuple[Member, dict[str, dict[str, object]]]],
+        members: Sequence[_Seed],
         parent: str | None = None,
     ) -> ModelRecord:
         plan = self._plan
@@ -465,8 +482,20 @@ class Chain:
 
     def _member(
         self, trained: Done, evaluations: Mapping[str, Done], backtests: Mapping[str, Done]
-    ) -> tuple[Member, dict[str, dict[str, object]]]:
+    ) -> _Seed:
         """One seed's part of a record, and the environments it refers to by digest."""
+        evaluation = evaluations.get(trained.spec.id)
+        tested = backtests.get(trained.spec.id)
+        key = (
+            trained.spec.id,
+            evaluation.spec.id if evaluation else "",
+            tested.spec.id if tested else "",
+        )
+        if key not in self._members:
+            self._members[key] = self._made_member(trained, evaluation, tested)
+        return self._members[key]
+
+    def _made_member(self, trained: Done, evaluation: Done | None, tested: Done | None) -> _Seed:
         environments: dict[str, dict[str, object]] = {}
 
         def named(environment: dict[str, object]) -> str:
@@ -480,8 +509,6 @@ class Chain:
             if digest not in measured:
                 measured.append(digest)
         requires = trained.spec.requires
-        evaluation = evaluations.get(trained.spec.id)
-        tested = backtests.get(trained.spec.id)
         member = Member(
             seed=trained.spec.seed,
             train=trained.ref,

@@ -186,6 +186,7 @@ def seeds_pass(
 # ---------------------------------------------------------------------------------- power
 
 
+@functools.lru_cache(maxsize=4096)
 def power(sd: float, margin: float, reference: int, new: int, alpha: float = 0.05) -> float:
     """Chance that an equal model passes :func:`non_inferiority`; ``sd`` and ``margin`` in one unit.
 
@@ -210,6 +211,7 @@ def power(sd: float, margin: float, reference: int, new: int, alpha: float = 0.0
     return float(stats.nct.sf(stats.t.isf(alpha, freedom), freedom, shift))
 
 
+@functools.lru_cache(maxsize=1024)  # a run of the chain asks the same dozens of times
 def seeds_needed(
     sd: float, margin: float, alpha: float = 0.05, wanted: float = POWER
 ) -> int | None:

@@ -77,7 +77,9 @@ promote: {metric: loss, direction: minimize, margin: 0.2, min_score: 0.1}
 """
 IMPOSSIBLE = PLAN.replace("margin: 0.2", "margin: 0.000001")
 LOCATION = "pipelines.definitions"
-WAIT_S = 300.0  # each run of a stage is a process that imports Dagster
+WAIT_S = (
+    900.0  # a guard against waiting for ever: each run of a stage is a process that imports Dagster
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ SEARCHED = 1500
 SEEDS: dict[str, int] = {
     "age_alone_without_the_watch": 14,
     "watch_alone_without_the_age": 0,
-    "a_gap_does_not_break_the_watch": 39,
+    "a_gap_does_not_break_the_watch": 433,
     "neither_a_gap_nor_a_failed_call_breaks_the_watch": 14,
     "claim_window_equal_to_the_lease": 6,
     "own_launch_is_claimed_without_a_watch": 15,
@@ -29,7 +29,7 @@ SEEDS: dict[str, int] = {
     "unknown_is_taken_as_written_by_the_holder": 8,
     "only_the_last_write_id_is_remembered": 141,
     "adoption_by_write_id_alone": 5,
-    "an_etag_is_refreshed_blindly": 500,
+    "an_etag_is_refreshed_blindly": 118,
     "a_reservation_without_an_answer_is_forgotten": 123,
     "no_answer_from_the_platform_is_taken_as_failure": 74,
     "a_protocol_error_is_taken_as_failure": 14,

@@ -111,11 +111,11 @@ def test_the_same_seed_is_the_same_week_in_another_process() -> None:
 
 def test_processes_share_the_weeks() -> None:
     def weeks(processes: int) -> list[Week]:
-        return list(run_weeks(range(20, 25), processes, ("ours", "stay"), 2 * HOUR_S))
+        return list(run_weeks(range(20, 23), processes, ("ours", "stay"), 2 * HOUR_S))
 
     alone = weeks(1)
     assert alone == weeks(2)
-    assert [week.seed for week in alone] == [20, 20, 21, 21, 22, 22, 23, 23, 24, 24]
+    assert [week.seed for week in alone] == [20, 20, 21, 21, 22, 22]
     assert all(week.launches for week in alone)
 
 

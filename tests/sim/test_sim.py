@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from tenure.cli import sim as command
+from tenure.sim import run
 from tenure.sim.checks import Violation
 from tenure.sim.faults import KINDS, THEMES
 from tenure.sim.run import Summary, run_history, run_many
@@ -25,7 +26,9 @@ def _assert_none_broken(summary: Summary) -> None:
     assert not told, "\n".join(told)
 
 
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize(
+    "share", [0, 1, *(pytest.param(share, marks=pytest.mark.soak) for share in (2, 3))]
+)
 def test_no_history_breaks_an_invariant(share: int) -> None:
     summary = run_many(500, 500 * share, processes=1)
     _assert_none_broken(summary)
@@ -65,8 +68,10 @@ def test_the_same_seed_is_the_same_history_in_another_process() -> None:
     assert repr(run_history(3).trace_hash) in hashes.pop()
 
 
-def test_processes_share_the_seeds() -> None:
-    alone, together = run_many(450, 50, processes=1), run_many(450, 50, processes=2)
+def test_processes_share_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_SHARE", 20)  # three shares, the last of them a small one
+    alone, together = run_many(45, 50, processes=1), run_many(45, 50, processes=2)
+    assert alone.histories == 45
     assert alone == together
 
 

@@ -574,7 +574,7 @@ class ModelRecord:
     reasons: tuple[str, ...] = ()
     protocol: int = PROTOCOL_VERSION
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Digest of the record's canonical JSON."""
         return short_id(encode(self))
