@@ -146,7 +146,7 @@ def _tiles(facts: PlanFacts) -> list[Tile]:
         Tile(
             "Finished without lost work",
             "-" if kept is None else f"{100 * kept:.0f} %",
-            f"{progress.lost_steps:,} steps were done again",
+            f"{progress.lost_steps:,} recorded steps were done again",
         )
     )
     tiles.append(
@@ -226,15 +226,22 @@ def _cost_parts(row: CostRow) -> tuple[tuple[str, str, float], ...]:
 def _cost_figure(
     key: str, rows: Sequence[CostRow], names: Sequence[str], currency: str, caption: str
 ) -> Figure:
-    stacked = [Stack(name, _cost_parts(row)) for name, row in zip(names, rows, strict=True)]
+    free = all(row.amount + row.amount_so_far == 0 for row in rows)
+    units = "hours of machines" if free else currency
+    if free:
+        caption = f"{caption} They are free, so what they took is drawn."
+    stacked = [
+        Stack(name, (("c0", "used", row.paid_h),) if free else _cost_parts(row))
+        for name, row in zip(names, rows, strict=True)
+    ]
 
     def draw(width: float) -> Drawing:
-        return stacks(stacked, currency, width)
+        return stacks(stacked, units, width)
 
     return Figure(
         key,
         caption,
-        f"{currency}, of every attempt",
+        f"{units}, of every attempt",
         draw,
         [{"of": name, **asdict(row)} for name, row in zip(names, rows, strict=True)],
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-CHAR_PX = 6.8  # of a letter at the size of a label
+CHAR_PX = 7.2  # of a letter at the size of a label, in a wide font
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]"
 )

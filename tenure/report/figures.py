@@ -11,7 +11,7 @@ from tenure.report.drawing import CHAR_PX, Drawing, Scale, number, short
 COLOURS = 8  # of groups that are told apart; those beyond share a grey
 LOG_ABOVE = 20.0  # largest value over smallest, from which a scale is logarithmic
 _WIDE = 560.0  # from here on names stand beside what they name, not above
-_GUTTER = 210.0
+_GUTTER = 270.0
 
 
 def colour(groups: Sequence[str], name: str) -> str:

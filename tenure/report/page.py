@@ -149,10 +149,11 @@ def _cell(value: Cell) -> str:
     if isinstance(value, (int, float)):
         shown = f"{value:,}" if isinstance(value, int) else _exact(value)
         return f'<td class="n">{shown}</td>'
-    kind = f' class="{value}"' if value in _VERDICTS else ""
-    return f"<td{kind}>{safe(value)}</td>"
+    kind = value if value in _VERDICTS else "t" if len(value) > _LONG_CHARS else ""
+    return f'<td class="{kind}">{safe(value)}</td>' if kind else f"<td>{safe(value)}</td>"
 
 
+_LONG_CHARS = 20  # a text that may be broken anywhere, to fit a phone
 _VERDICTS = frozenset({"PASS", "BLOCK", "NOT_ENOUGH_SEEDS"})
 
 

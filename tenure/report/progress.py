@@ -40,10 +40,10 @@ class Progress:
     """What the attempts of some jobs came to."""
 
     finished: int  # jobs
-    without_loss: int  # of them: no attempt did a step that was done again
+    without_loss: int  # of them: no attempt did anything that had to be done again
     attempts: int
     lost_steps: int  # done again
-    lost_s: float  # what they took, by the median step of their attempt
+    lost_s: float  # that they took, or that a lost holder lived on after its last milestone
     restarts: int  # launches after the first of a job that came to a first step
     restart_s: float  # from their reservation to their first step, as far as it was seen
     saves: int
@@ -65,7 +65,8 @@ class Progress:
     @property
     def move_share(self) -> float | None:
         """Work done again and time to start again, of that and the work; ``None`` without any work."""
-        extra, whole = self.lost_s + self.restart_s, self.busy_s + self.restart_s
+        extra = self.lost_s + self.restart_s
+        whole = self.busy_s + extra
         return extra / whole if whole > 0 else None
 
     @property
@@ -178,12 +179,13 @@ def progress_of(
         rows = launches.get(job, ())
         restarts = [s for row in rows[1:] if (s := _restart_s(row, lives)) is not None]
         steps = sum(again for again, _ in lost)
+        after_s = sum(_lost_s(row, lives) for row in rows)
         total = replace(
             total,
-            without_loss=total.without_loss + (job in done and steps == 0),
+            without_loss=total.without_loss + (job in done and steps == 0 and after_s == 0),
             attempts=total.attempts + len(found),
             lost_steps=total.lost_steps + steps,
-            lost_s=total.lost_s + sum(seconds for _, seconds in lost),
+            lost_s=total.lost_s + max(after_s, sum(seconds for _, seconds in lost)),
             restarts=total.restarts + len(restarts),
             restart_s=total.restart_s + sum(restarts),
             saves=total.saves + sum(each.saves for each in found),
@@ -200,6 +202,18 @@ def _restart_s(row: LaunchRow, lives: Mapping[tuple[str, int], Lifetime]) -> flo
         return None
     life = lives.get((row.job, row.launch))
     return row.start_s + ((life.load_s or 0.0) if life else 0.0)
+
+
+def _lost_s(row: LaunchRow, lives: Mapping[tuple[str, int], Lifetime]) -> float:
+    """Seconds that a holder that was lost worked on after its last milestone, by its last sign of life.
+
+    It renews between two steps, so that a sign of life is one of work.
+    """
+    life = lives.get((row.job, row.launch))
+    if row.end != LOST or life is None or life.held_s is None or row.start_s is None:
+        return 0.0
+    kept_s = (row.seen_s or 0.0) - row.start_s if life.milestones else life.load_s or 0.0
+    return max(0.0, life.held_s - max(kept_s, 0.0))
 
 
 def _delays_s(

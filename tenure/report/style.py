@@ -43,7 +43,7 @@ details{{margin-top:6px}} summary{{cursor:pointer;font-size:.9rem;padding:6px 0}
 table{{border-collapse:collapse;font-size:.85rem;width:100%}}
 th,td{{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}}
 th{{color:var(--soft);font-weight:600}} td.n{{font-variant-numeric:tabular-nums;white-space:nowrap}}
-td{{max-width:46ch;overflow-wrap:break-word}}
+td{{max-width:46ch;overflow-wrap:break-word}} td.t{{min-width:15ch;overflow-wrap:anywhere}}
 .PASS{{color:var(--good);font-weight:600}} .BLOCK{{color:var(--bad);font-weight:600}}
 .NOT_ENOUGH_SEEDS{{color:var(--open);font-weight:600}}
 @media print{{:root{{{_DAY}}} body{{font-size:11pt}} main{{max-width:none;padding:0}}

@@ -131,6 +131,13 @@ def test_a_finished_plan_is_told_whole(played: Played) -> None:
     assert set(figures_of(played.body)) == FIGURES
 
 
+def test_what_is_free_is_drawn_in_hours(played: Played) -> None:
+    free = [replace(row, amount=0.0, unfinished=0.0) for row in played.facts.costs]
+    body = html(page(replace(played.facts, costs=free)))
+    assert "Units: hours of machines, of every attempt." in figures_of(body)["cost-0"]
+    assert "Units: usd, of every attempt." in figures_of(played.body)["cost-1"]
+
+
 def test_every_figure_has_a_caption_units_and_a_table_behind_it(played: Played) -> None:
     for key, body in figures_of(played.body).items():
         (caption,) = re.findall(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL)
@@ -238,10 +245,20 @@ def test_a_delay_counts_from_the_last_sign_of_life() -> None:
     again = Lifetime("j", 2, "r", "finished", held_s=9.0, load_s=7.0)
     attempts = {"j": [Attempt(1, 0, 10, 2, 6.0, 94.0, 2.0), Attempt(2, 5, 20, 1, 1.0, 99.0)]}
     found = progress_of(attempts, ["j"], {"j": [first, second]}, [life, again])
+    saved = replace(first, seen_s=50.0 + 380.0)  # its last milestone, 20 s before its last sign
+    whole = [Attempt(1, 0, 10, 2, 6.0, 94.0, 2.0), Attempt(2, 10, 20, 1, 1.0, 99.0)]
+    lives = [replace(life, milestones=3), again]
+    silent = progress_of({"j": whole}, ["j"], {"j": [saved, second]}, lives)
+    assert (silent.lost_steps, silent.lost_s, silent.without_loss) == (0, 20.0, 0)
+    yielded = progress_of(
+        {"j": whole}, ["j"], {"j": [replace(saved, end="released:10"), second]}, lives
+    )
+    assert (yielded.lost_s, yielded.without_loss) == (0.0, 1)
     assert found.delays_s == (50.0,) and found.restart_s == 37.0
-    assert (found.lost_steps, found.lost_s, found.without_loss) == (5, 10.0, 0)
+    assert (found.lost_steps, found.without_loss) == (5, 0)
+    assert found.lost_s == 400.0, "it had no milestone, and all that it lived is lost"
     assert found.save_share == pytest.approx(7.0 / 200.0)
-    assert found.move_share == pytest.approx((10.0 + 37.0) / (193.0 + 37.0))
+    assert found.move_share == pytest.approx(437.0 / (193.0 + 437.0))
     unseen = progress_of(attempts, ["j"], {"j": [first, second]}, [])
     assert unseen.delays_s == () and unseen.delay_s is None
     nothing = progress_of({}, [], {}, [])
@@ -455,6 +472,8 @@ return [...document.querySelectorAll('figure.drawn')].map(figure => {
   const shown = [...figure.querySelectorAll('svg')].map(s => s.getBoundingClientRect()).filter(r => r.width > 0);
   const caption = figure.querySelector('figcaption').getBoundingClientRect();
   const rows = figure.querySelectorAll('details tbody tr').length;
+  const words = [...figure.querySelectorAll('svg text')].map(t => t.getBoundingClientRect()).filter(r => r.width > 0);
+  if (!words.length || words.some(r => r.left < shown[0].left - 1 || r.right > shown[0].right + 1)) return false;
   return shown.length === 1 && shown[0].height > 30 && shown[0].left >= 0 && shown[0].right <= innerWidth
     && caption.top >= shown[0].bottom && rows > 0 && figure.querySelector('.units').innerText.length > 7;
 })"""
