@@ -44,21 +44,25 @@ _PEER_WORDS = re.compile(
 )
 
 
-#: How the reason of a release begins that a fault of the machine led to.
-FAULT = "machine fault: "
+#: How the reason of a release begins that a fault of the machine led to; workers of before told no step.
+_FAULT = re.compile(r"machine fault(?: at step (\d{1,18}))?: ")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
-def fault_of(reason: str | None) -> str | None:
-    """What a machine fault is known by on whatever machine, or ``None`` where the reason tells of none.
+def fault_of(reason: str | None) -> tuple[str, int | None] | None:
+    """What a machine fault is known by on whatever machine, and at which step of the training it came.
 
-    >>> fault_of("machine fault: RuntimeError: CUDA error 719 at 0x7f"), fault_of("SIGTERM")
-    ('RuntimeError: CUDA error # at #', None)
+    ``None`` where the reason tells of none; no step where the worker did not tell it.
+
+    >>> fault_of("machine fault at step 7: RuntimeError: CUDA error 719 at 0x7f"), fault_of("SIGTERM")
+    (('RuntimeError: CUDA error # at #', 7), None)
     """
-    if not reason or not reason.startswith(FAULT):
+    begins = _FAULT.match(reason or "")
+    if not reason or begins is None:
         return None
-    line = reason.removeprefix(FAULT).strip().splitlines() or [""]
-    return _NUMBERS.sub("#", line[0])[:200]
+    line = reason[begins.end() :].strip().splitlines() or [""]
+    step = int(begins[1]) if begins[1] else None
+    return _NUMBERS.sub("#", line[0])[:200], step
 
 
 class Stopped(SystemExit):
@@ -104,11 +108,16 @@ def _is_peers(error: BaseException) -> bool:
     return told and bool(_PEER_WORDS.search(str(error)))
 
 
-def release_reason(error: BaseException, code: int) -> str:
+def release_reason(error: BaseException, code: int, step: int) -> str:
     """The words that a job is released with for an exception; a fault of this machine says that it is one.
 
-    >>> release_reason(RuntimeError("CUDA error: 719"), RELEASED)
-    'machine fault: RuntimeError: CUDA error: 719'
+    ``step`` is the last step of the training that was done: what comes at the same one on machines of
+    different makes is not theirs.
+
+    >>> release_reason(RuntimeError("CUDA error: 719"), RELEASED, 7)
+    'machine fault at step 7: RuntimeError: CUDA error: 719'
     """
     words = f"{type(error).__name__}: {error}"
-    return f"{FAULT}{words}" if code == RELEASED and not _is_peers(error) else words
+    if code != RELEASED or _is_peers(error):
+        return words
+    return f"machine fault at step {step}: {words}"

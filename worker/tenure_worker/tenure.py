@@ -378,7 +378,7 @@ class Tenure:
         self._journal.note("".join(traceback.format_exception(error)))
         if code != exits.CODE_ERROR:
             self._await_snapshot()
-            self._release(code, exits.release_reason(error, code))
+            self._release(code, exits.release_reason(error, code, self.step_number))
         told = str(error) if isinstance(error, Overspent) else traceback.format_exception(error)
         self._end(code, _told("".join(told))[-_REASON_CHARS:], {})
 
