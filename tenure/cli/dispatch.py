@@ -64,7 +64,7 @@ def dispatch(
                 break
             SYSTEM.sleep(_EVERY_S)
     finally:
-        dispatcher.stop_watching()
+        dispatcher.leave()
         if dispatcher.notifier:
             dispatcher.notifier.close()
     if until_done:
