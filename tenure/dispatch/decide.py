@@ -27,7 +27,7 @@ from tenure.dispatch.views import RungView as RungView
 from tenure.dispatch.views import Snapshot as Snapshot
 from tenure.dispatch.views import TakeAway as TakeAway
 from tenure.dispatch.views import Wait as Wait
-from tenure.plan.advise import Move, hurry
+from tenure.plan.advise import Move, Prospect, Unseen, hurry, unseen
 from tenure_protocol.lease.machine import Occupied, Vacant, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
@@ -138,7 +138,8 @@ def _yields(view: JobView) -> bool:
 def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     """Whether a holder stays where it is, by what it has shown and what could be had instead."""
     pace = view.pace
-    assert pace is not None
+    if pace is None:
+        return _without_milestone(view, this, reason)
     here = view.options.get(pace.rung)
     if here is None or pace.rung not in view.rungs or pace.rung not in this.snapshot.rungs:
         return Wait(view.job), reason
@@ -170,21 +171,55 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
 
 def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
     """Where a job goes on so that it is done by its deadline, where it would not be here."""
-    here = next((each for each in view.prospects if each.rung == pace.rung), None)
-    if view.advice is None or view.deadline_s is None or here is None:
-        return None
-    if pace.steps < LEAST_STEPS:
+    here = _prospect(view, pace.rung)
+    if here is None or pace.steps < LEAST_STEPS:
         return None  # nobody knows yet how fast its machine is
     left_s = pace.left_s
-    here = replace(here, start_s=0.0, run_s=here.run_s if left_s is None else left_s)
+    return _moved_on(
+        view, replace(here, start_s=0.0, run_s=here.run_s if left_s is None else left_s), this
+    )
+
+
+def _without_milestone(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
+    """Whether a holder stays that has shown nothing yet, once its last moment has come.
+
+    Only one that trains: an evaluation has its one milestone at its end, and would begin anew elsewhere.
+    """
+    w = view.witness
+    bill = this.snapshot.bill_at.get((view.job, w.holder.launch if w and w.holder else 0))
+    here = _prospect(view, bill.rung) if bill else None
+    if here is None or view.kind != "train" or w is None or _has_milestone(w):
+        return Wait(view.job), reason
+    shown = unseen(here, view.held_for_s)
+    moved = _moved_on(view, shown.here, this, shown)
+    if moved is None:
+        return Wait(view.job), reason
+    this.filling[moved.rung].keep()
+    return AskToYield(view.job, moved.rung, moved.late), f"{reason}; {moved.reason}"
+
+
+def _has_milestone(w: Witness) -> bool:
+    """Of the attempt that holds it; one whose numbers cannot be believed shows no pace all the same."""
+    return w.pointer is not None and w.pointer.attempt == w.attempt
+
+
+def _prospect(view: JobView, rung: str) -> Prospect | None:
+    return next((each for each in view.prospects if each.rung == rung), None)
+
+
+def _moved_on(
+    view: JobView, here: Prospect, this: _Round, shown: Unseen | None = None
+) -> Move | None:
+    if view.advice is None or view.deadline_s is None:
+        return None
     others = [
         each
         for each in view.prospects
-        if each.rung != pace.rung and _can_be_had(view, each.rung, each.takes_s, this)
+        if each.rung != here.rung and _can_be_had(view, each.rung, each.takes_s, this)
     ]
     if view.critical and here.sure:
         others = [each for each in others if each.sure]
-    return hurry(view.advice, here, others, view.deadline_s, this.now_s, view.moves)
+    return hurry(view.advice, here, others, view.deadline_s, this.now_s, view.moves, shown)
 
 
 def _ladder(view: JobView) -> tuple[str, ...]:
@@ -279,7 +314,7 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
         if w and w.phase == "held" and not w.asked:
             if ends := _must_end(view, w, this):
                 return [(AskToYield(view.job, ""), f"{why}; {ends}")]
-            if view.pace:
+            if view.pace or (view.advice and view.advice.pressed(now_s)):
                 this.going_on.add(view.job)
         return [(Wait(view.job), why)]
     if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:

@@ -96,7 +96,7 @@ class Planner:
             if name in self._rungs and not decide.excluded(view, name, seen)
         ]
         usable = [each for each in usable if not _too_short(each[1])]
-        times = self._times(view.job, left, usable) if left else None
+        times = self._times(view, left, usable) if left else None
         times = times or _guessed(view, usable)
         found = [
             self._prospect(rung, now, *each, _age_s(view, rung.name))
@@ -105,17 +105,20 @@ class Planner:
         return [each for each in found if each.takes_s <= MOST_SECONDS]
 
     def _times(
-        self, job: str, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
+        self, view: JobView, left: WorkLeft, usable: Sequence[tuple[Rung, RungView]]
     ) -> list[tuple[float, float]] | None:
         """How long what is left takes on each rung, and what lies between two milestones.
 
-        ``None`` where nobody can say it of any. Where nobody can say it of one, it is taken for a rung in the
-        middle, until its first milestone tells: neither counted out nor the cheapest by ignorance.
+        Where nobody has seen such work anywhere, as its FLOPs, the peaks of the cards and the speed of their
+        platforms say. ``None`` where nobody can say it of any. Where nobody can say it of one, it is taken for a
+        rung in the middle, until its first milestone tells: neither counted out nor the cheapest by ignorance.
         """
-        between = self._observatory.milestone_work(job, left)
+        between = self._observatory.milestone_work(view.job, left)
+        paces = [self._pace(left, rung) for rung, _ in usable]
+        if not any(paces):
+            paces = [self._cold_pace(view, left, rung) for rung, _ in usable]
         found = []
-        for rung, _ in usable:
-            pace = self._pace(left, rung)
+        for pace in paces:
             milestone_s = UNKNOWN_MILESTONE_S
             if pace and between is not None:
                 milestone_s = takes_s(between, *pace)
@@ -132,6 +135,12 @@ class Planner:
         if key not in self._expected:
             self._expected[key] = self._observatory.expected(left, rung)
         return self._expected[key]
+
+    def _cold_pace(self, view: JobView, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
+        """The same before anybody has seen such work: it is in steps all the time, as far as is known."""
+        place = rung.runner_name, self._observatory.card_of(rung)
+        law = self._foreseen.law(place, left.work)
+        return None if law is None else (law.per_s(view.cards), 1.0)
 
     def _prospect(
         self, rung: Rung, now: RungView, run_s: float, milestone_s: float, age_s: float

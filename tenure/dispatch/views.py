@@ -68,6 +68,7 @@ class JobView:
     strikes: int = 0  # attempts in a row that were lost early, without a milestone
     strikes_on: Mapping[str, int] = field(default_factory=dict)  # these, by rung
     not_before_s: float = 0.0  # monotonic; when it may be launched again
+    held_for_s: float = 0.0  # how long the attempt that holds it has had it, at the least
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
     #: Faults of machines since its last milestone, and the rungs they were on.

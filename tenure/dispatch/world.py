@@ -6,7 +6,7 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
@@ -14,7 +14,7 @@ from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
 from tenure.dispatch.quality import NOTHING_SHOWN, Shown
-from tenure.plan.advise import LONGEST_H
+from tenure.dispatch.terms import budget_of, deadline_of
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
@@ -93,6 +93,7 @@ class JobMemory:
         default_factory=dict
     )  # of machines: the rungs; no milestone since
     since_s: float = 0.0  # when this dispatcher first saw the attempt that holds it
+    claim_seen: bool = False  # whether that was its claim
     took_s: float = 0.0  # when the witness was last read or written
     asked_s: float | None = None  # when it first saw the request to that attempt
     not_before_s: float = 0.0  # a job that a machine failed is not launched at once
@@ -263,7 +264,7 @@ class World:
             self._count_losses(memory, old, witness)
         if old is None or old.attempt != witness.attempt:
             memory.young_reads = 0
-            memory.since_s = self._clock.monotonic_s()
+            memory.since_s, memory.claim_seen = self._clock.monotonic_s(), old is not None
         memory.took_s = self._clock.monotonic_s()
         if witness.phase == "held":
             memory.unclaimed = 0
@@ -451,7 +452,7 @@ class World:
                 newest[record.plan] = record
         for record in sorted(self._plans.values(), key=lambda record: record.version):
             terms = newest[record.plan].terms
-            self.budgets[record.plan] = _budget(terms.get("budget"))
+            self.budgets[record.plan] = budget_of(terms.get("budget"))
             rungs, priority = terms.get("rungs"), terms.get("priority")
             team = terms.get("team")
             for job in record.jobs:
@@ -463,7 +464,7 @@ class World:
                 memory.team = team if isinstance(team, str) else None
                 memory.plan = record.plan
                 memory.enlisted_s = enlisted_s[record.plan, job]
-                memory.deadline_s = _deadline_s(memory.enlisted_s, terms)
+                memory.deadline_s = deadline_of(memory.enlisted_s, terms)
                 self.jobs[job] = memory
 
     def _observe_bills(self) -> None:
@@ -632,8 +633,20 @@ class World:
             since_s=m.enlisted_s,
             deadline_s=m.deadline_s,
             not_before_s=m.not_before_s,
+            held_for_s=self._held_for_s(m),
             asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )
+
+    def _held_for_s(self, m: JobMemory) -> float:
+        """How long its holder has had a job, at the least: a dispatcher that starts later knows its launch."""
+        w = m.witness
+        if w is None or w.phase != "held":
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        bill = self.bills.get((m.job, w.holder.launch if w.holder else 0))
+        if m.claim_seen or bill is None or bill.intent is None or w.launch is None:
+            return now_s - m.since_s
+        return max(now_s - m.since_s, now_s - bill.since_s - w.launch.window_s)
 
     def bill_over(self, bill: Bill) -> str | None:
         """Why nothing can come of a launch, by the body that was read last; ``None`` if it may."""
@@ -676,22 +689,3 @@ def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
     most_s = spec.max_silence_s
     told = w.announced and replace(w.announced, silence_s=min(w.announced.silence_s, most_s))
     return replace(w, silence_s=min(w.silence_s, most_s), announced=told)
-
-
-def _deadline_s(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
-    """When a job is wanted, counted from its enlisting; what is no number is left out, as above."""
-    hours = terms.get("deadline_h")
-    if isinstance(hours, bool) or not isinstance(hours, (int, float)):
-        return None
-    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_H else None
-
-
-def _budget(told: object) -> dict[str, float]:
-    """The budget of a plan's terms; what is none is left out, as whoever wrote the record checked it."""
-    if not isinstance(told, dict):
-        return {}
-    return {
-        str(currency): float(amount)
-        for currency, amount in told.items()
-        if isinstance(amount, (int, float)) and not isinstance(amount, bool)
-    }

@@ -10,7 +10,7 @@ worth in dollars (:mod:`tenure.plan.shadow`), which is nothing while it would be
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf
 
 #: Ten years: a longer deadline or horizon is a slip of the keyboard, not a plan.
@@ -29,6 +29,8 @@ SOONER, SOONER_GROWTH = 1.15, 1.3
 PATIENCE = 2.0
 #: While nobody knows how long a job is, a rung is held no longer than for this share of its time.
 UNKNOWN_SHARE = 0.1
+#: A milestone is overdue once a machine has had so many times as long as one takes there.
+OVERDUE = 2.0
 _HOUR_S = 3600.0
 
 
@@ -240,6 +242,38 @@ class Move:
     late: bool = False  # where it is; else only at risk
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """What is left of a job on a machine that has shown no milestone yet."""
+
+    here: Prospect
+    overdue: bool  # one was due long ago
+    reason: str
+
+
+def unseen(expected: Prospect, held_s: float) -> Unseen:
+    """What is left where a machine has had a job for so long, and nobody has seen a milestone of it.
+
+    Until one is overdue the machine is taken to be as fast as is expected of its rung, and to have worked all the
+    time: what it did is in the milestone that it takes when it is asked to yield. From then on it is known to be
+    slower: in ``held_s`` it has not done what should have taken ``milestone_s``, so all of it takes
+    ``held_s / milestone_s`` times as long at the least; and of what it did nothing is counted, since nobody saw any.
+
+    >>> spot = Prospect("spot", 36000.0, 300.0, 0.3, milestone_s=1800.0)
+    >>> unseen(spot, 1800.0).here.takes_s, unseen(spot, 7200.0).here.takes_s
+    (34200.0, 144000.0)
+    """
+    first_s = min(expected.milestone_s, expected.run_s)
+    overdue = held_s > OVERDUE * first_s
+    if overdue and first_s > 0:
+        left_s = expected.run_s * held_s / first_s
+    else:
+        left_s = max(0.0, expected.run_s - held_s)
+    words = f"it has no milestone after {_h(held_s)}"
+    words += f", and one takes {_h(first_s)} there" if overdue else ""
+    return Unseen(replace(expected, start_s=0.0, run_s=left_s), overdue, words)
+
+
 def hurry(
     advice: Advice,
     here: Prospect,
@@ -247,6 +281,7 @@ def hurry(
     deadline_s: float,
     now_s: float,
     moves: int = 0,
+    shown: Unseen | None = None,
 ) -> Move | None:
     """Where a running job goes on so as not to be late, or ``None``: it stays.
 
@@ -254,14 +289,15 @@ def hurry(
     it stays, since what it does on a cheap machine need not be done on the sure one. Then it leaves a machine on
     which it would be late for one that is clearly sooner, the cheapest that is in time if there is one; and one that
     may be lost before its end for a sure one. What is clear grows with the ``moves`` that it has behind it: a
-    machine may be slower than any was before.
+    machine may be slower than any was before. ``shown`` is of one that has no milestone yet: where that is
+    overdue it is late, and it is not moved for a risk alone, since its first milestone is near.
     """
     if not advice.pressed(now_s):
         return None
     left_s = deadline_s - now_s
-    late = here.takes_s > left_s
+    late = here.takes_s > left_s or (shown is not None and shown.overdue)
     lost = 1.0 - exp(-here.death_per_h * here.run_s / _HOUR_S)
-    at_risk = not here.sure and lost > RISK_ALLOWED
+    at_risk = not here.sure and lost > RISK_ALLOWED and shown is None
     if not late and not at_risk:
         return None
     if late:
@@ -283,6 +319,7 @@ def hurry(
         if late
         else f"it is due in {_h(left_s)}, and is lost before its end here with {lost:.0%}"
     )
+    why = f"{shown.reason}; {why}" if shown else why
     words = f"{why}; {best.rung} needs {_h(best.takes_s)} and {best.usd:.2f} USD"
     return Move(best.rung, words, late)
 

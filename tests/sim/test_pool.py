@@ -291,6 +291,19 @@ def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(monkeypa
     assert _rungs(world)["cheap"] > 1 and _rungs(world)["sure"] == 1
 
 
+def test_a_machine_that_is_too_slow_for_a_milestone_makes_nobody_late(monkeypatch: Patch) -> None:
+    """Its first one would come too late; what the other job of its kind needs says so before."""
+    _fixed(
+        monkeypatch,
+        lambda *at: replace(GOOD, speed=0.15) if at == ("cheap", 0, 1) else GOOD,
+    )
+    cheap = replace(CHEAP, slots=2)
+    world = _world("planner", _config(4, jobs=2, deadline_h=7.0), cheap, SURE)
+    assert _late(world) == [] and world.yields >= 1
+    (slow,) = [m for m in world.cloud.machines.values() if m.host.speed == 0.15]
+    assert slow.charged_s(world.scheduler.now_s) < 2.5 * HOUR_S, "its first milestone takes 3.6 h"
+
+
 def _late(world: PoolWorld) -> list[str]:
     hours = {job: (at_s - world.arrived_s[job]) / HOUR_S for job, at_s in world.ended_s.items()}
     return [job for job, took_h in hours.items() if took_h > world.tasks[job].config.deadline_h]

@@ -22,15 +22,17 @@ from tenure.dispatch.decide import (
 from tenure.dispatch.quality import Option, Pace
 from tenure.plan.advise import (
     LEAST_SAVING,
+    OVERDUE,
     UNKNOWN_SHARE,
     Advice,
     Outlook,
     Prospect,
     advise,
     hurry,
+    unseen,
 )
 from tenure_protocol.lease.machine import Watched
-from tenure_protocol.records import Holder, Witness
+from tenure_protocol.records import Holder, Pointer, Witness
 from tenure_protocol.records import Launch as Launched
 
 H = 3600.0
@@ -334,3 +336,81 @@ def test_a_young_attempt_is_not_hurried_and_a_critical_one_stays_on_sure_rungs()
         late, critical=True, prospects=(replace(SPOT, rung="dear"), replace(SPOT, sure=True))
     )
     assert decided(sure_here, now_s, bills)[0] == Wait("j")
+
+
+# ------------------------------------------------------------------------- no milestone yet
+
+
+def silent(due_h: float, held_h: float, now_s: float, **changes: object) -> JobView:
+    """A holder on spot that has shown nothing for so many hours."""
+    job = replace(held(of(outlook(due_h), now_s), "spot"), pace=None, deadline_s=due_h * H)
+    return replace(job, held_for_s=held_h * H, **changes)  # type: ignore[arg-type]
+
+
+SPOT_BILL = (BillView("j", 1, "spot"),)
+
+
+def test_a_holder_without_a_milestone_that_will_be_late_is_asked_to_yield() -> None:
+    now_s = of(outlook(8.0)).latest_s
+    action, reason = decided(silent(8.0, 0.4, now_s), now_s, SPOT_BILL)
+    assert action == AskToYield("j", "dear", slow=True)
+    assert "it has no milestone after 24 min; it needs 9.8 h here and is due in 6.6 h" in reason
+    before_s = now_s - 1.0
+    assert decided(silent(8.0, 0.4, before_s), before_s, SPOT_BILL)[0] == Wait("j"), "not pressed"
+
+
+def test_one_that_is_in_time_is_left_alone_until_its_milestone_is_overdue() -> None:
+    """As fast as its rung it would be done: it is moved for no risk, and for lateness that it has shown."""
+    now_s, rows = 7 * H, (DEAR, replace(SPOT, run_s=2.5 * H))
+    advice = Advice(("dear", "spot"), {}, 6 * H, "dear", 0.0, "")
+    near = replace(silent(20.0, 0.9, now_s), prospects=rows, advice=advice)
+    assert decided(near, now_s, SPOT_BILL)[0] == Wait("j")
+    over = replace(near, held_for_s=2.5 * H)
+    action, reason = decided(over, now_s, SPOT_BILL)
+    assert action == AskToYield("j", "dear", slow=True)
+    assert "it has no milestone after 2.5 h, and one takes 30 min there; it needs 12.8 h" in reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "evaluate"},
+        {"kind": None},
+        {"prospects": (DEAR,)},
+        {"advice": None},
+    ],
+)
+def test_one_that_cannot_be_judged_is_left_alone(changes: dict[str, object]) -> None:
+    now_s = of(outlook(8.0)).latest_s
+    job = replace(silent(8.0, 4.0, now_s), **changes)  # type: ignore[arg-type]
+    assert decided(job, now_s, SPOT_BILL)[0] == Wait("j")
+    assert decided(silent(8.0, 4.0, now_s), now_s, ())[0] == Wait("j"), "nobody knows where it is"
+
+
+def test_a_milestone_that_tells_nothing_is_a_milestone_all_the_same() -> None:
+    now_s = of(outlook(8.0)).latest_s
+    job = silent(8.0, 4.0, now_s)
+    assert job.witness is not None
+    told = replace(job.witness, pointer=Pointer(1, 100, 1, 1, "0" * 64))
+    assert decided(replace(job, witness=told), now_s, SPOT_BILL)[0] == Wait("j")
+    older = replace(told, attempt=2)
+    assert decided(replace(job, witness=older), now_s, SPOT_BILL)[0] == AskToYield(
+        "j", "dear", True
+    )
+
+
+@given(
+    st.builds(replace, st.just(SPOT), run_s=st.floats(60.0, 1e6), milestone_s=st.floats(60.0, 1e5)),
+    st.floats(0.0, 1e6),
+)
+def test_who_shows_nothing_for_longer_has_no_less_before_it(here: Prospect, held_s: float) -> None:
+    """From when its milestone is overdue on; until then it is believed to work."""
+    shown = unseen(here, held_s)
+    first_s = min(here.milestone_s, here.run_s)
+    assert shown.overdue == (held_s > OVERDUE * first_s) and shown.here.start_s == 0.0
+    assert shown.here.run_s >= 0.0
+    if shown.overdue:
+        assert shown.here.run_s >= here.run_s * (1 - 1e-9)
+        assert unseen(here, 2 * held_s).here.run_s >= shown.here.run_s * (1 - 1e-9)
+    else:
+        assert shown.here.run_s <= here.run_s

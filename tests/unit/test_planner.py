@@ -15,10 +15,14 @@ from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S
 from tenure.dispatch.views import JobView
 from tenure.plan.advise import UNKNOWN_SHARE
 from tenure.plan.enlist import enlist
+from tenure.plan.throughput import PRIOR_SHARE
+from tenure_protocol import peaks
+from tenure_protocol.lease.client import Confirmed
+from tenure_protocol.lease.machine import Hold
 from tenure_protocol.records import Lifetime
 from tests.fake_clock import FakeClock
 from tests.unit.test_dispatcher import ListingRunner
-from tests.unit.test_observations import Pool, Worker
+from tests.unit.test_observations import FLOPS, SILENCE_S, Pool, Worker
 
 H = 3600.0
 
@@ -210,6 +214,50 @@ def test_a_new_dispatcher_knows_how_long_jobs_are(clock: FakeClock) -> None:
     shop.dispatcher.look()
     again = [shop.dispatcher.observatory.left(spec.id) for spec in shop.specs]
     assert again == told and told[0] and told[1] and told[0].amount < told[1].amount
+
+
+def test_work_that_nobody_has_seen_is_as_long_as_its_flops_say(clock: FakeClock) -> None:
+    """What was observed is lost, and a milestone is left: no guess by the deadline, but a cold start."""
+    shop = Shop(clock)
+    trained(shop).release()
+    shop.tick()
+    shop.dispatcher = shop.shop()
+    shop.dispatcher.look()
+    assert shop.dispatcher.observatory.usual(("spotty", "Tesla T4"), "FLOPs of fp16") is None
+    by_name = {each.rung: each for each in shop.view(1).prospects}
+    for name, card in (("spot", "tesla-t4"), ("demand", "nvidia-h100"), ("credits", "nvidia-l4")):
+        peak = peaks.known_peak(card, "fp16")
+        assert peak is not None
+        run_s = 40_000 * FLOPS / (PRIOR_SHARE * peak.flops_per_s)
+        assert by_name[name].run_s == pytest.approx(run_s, rel=0.01)
+
+
+def test_how_long_a_holder_has_had_its_job(clock: FakeClock) -> None:
+    """By the claim that was seen, else by the launch, which may have claimed as late as its window ended."""
+    shop = Shop(clock)
+    shop.tick()
+    shop.tick(50.0)
+    worker = Worker(shop, shop.specs[0])
+    shop.tick(10.0)
+    clock.sleep(7_000.0)
+    assert isinstance(worker.lease.write(Hold(worker.lease.holder, 1, SILENCE_S)), Confirmed)
+    shop.tick()
+    assert shop.view().held_for_s == pytest.approx(7_000.0, abs=1.0)
+    w = shop.dispatcher.world.jobs[shop.specs[0].id].witness
+    assert w and w.launch
+    shop.dispatcher = shop.shop()
+    shop.tick()
+    assert shop.view().held_for_s == pytest.approx(7_060.0 - w.launch.window_s, abs=1.0)
+    assert shop.view(1).held_for_s == 0.0, "nobody holds it"
+
+
+def test_a_holder_that_claimed_late_has_not_had_its_job_since_its_launch(clock: FakeClock) -> None:
+    shop = Shop(clock)
+    shop.tick()
+    clock.sleep(5_000.0)  # nobody looked, so nobody judged its window
+    Worker(shop, shop.specs[0])
+    shop.tick()
+    assert shop.view().held_for_s == pytest.approx(0.0, abs=1.0)
 
 
 def test_one_lie_moves_nobody_elses_last_moment(clock: FakeClock) -> None:

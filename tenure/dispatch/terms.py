@@ -1,0 +1,26 @@
+"""What the terms of a plan say, as far as they say anything: whoever wrote the record checked it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tenure.plan.advise import LONGEST_H
+
+
+def deadline_of(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
+    """When a job is wanted, counted from its enlisting; what is no number is none."""
+    hours = terms.get("deadline_h")
+    if isinstance(hours, bool) or not isinstance(hours, (int, float)):
+        return None
+    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_H else None
+
+
+def budget_of(told: object) -> dict[str, float]:
+    """The budget of a plan's terms; what is no number is left out."""
+    if not isinstance(told, dict):
+        return {}
+    return {
+        str(currency): float(amount)
+        for currency, amount in told.items()
+        if isinstance(amount, (int, float)) and not isinstance(amount, bool)
+    }
