@@ -8,6 +8,7 @@ of the jobs, of which as many are read at each look as a round has time for.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -500,6 +501,11 @@ class Observatory:
         """The work between two milestones of a job that has so much left; ``None`` without its spec."""
         spec = self._world.jobs[job].spec
         return spec.milestone_every * left.per_step if spec else None
+
+    def longest_silence_s(self, job: str) -> float:
+        """The longest lease that a job allows; none is known without its spec."""
+        spec = self._world.jobs[job].spec
+        return spec.max_silence_s if spec else math.inf
 
     def expected(self, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
         """Speed in steps and useful share that such work is expected to have on a rung.

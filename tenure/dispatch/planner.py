@@ -64,6 +64,7 @@ class Planner:
                 prospects[view.job],
                 left[view.job] is None,
                 view.critical,
+                _on(view, seen),
             )
             for view in open_ones
         ]
@@ -99,7 +100,10 @@ class Planner:
         times = self._times(view, left, usable) if left else None
         times = times or _guessed(view, usable)
         found = [
-            self._prospect(rung, now, *each, _age_s(view, rung.name))
+            replace(
+                self._prospect(rung, now, *each, _age_s(view, rung.name)),
+                silence_s=self._silence_s(view, rung, seen),
+            )
             for (rung, now), each in zip(usable, times, strict=True)
         ]
         return [each for each in found if each.takes_s <= MOST_SECONDS]
@@ -141,6 +145,13 @@ class Planner:
         place = rung.runner_name, self._observatory.card_of(rung)
         law = self._foreseen.law(place, left.work)
         return None if law is None else (law.per_s(view.cards), 1.0)
+
+    def _silence_s(self, view: JobView, rung: Rung, seen: Snapshot) -> float:
+        """How long the loss of its machine there goes unnoticed: its lease, else the first one of a launch."""
+        w = view.witness
+        if w is not None and w.phase == "held" and _on(view, seen) == rung.name:
+            return w.silence_allowed_s
+        return min(rung.capacity.window_s, self._observatory.longest_silence_s(view.job))
 
     def _prospect(
         self, rung: Rung, now: RungView, run_s: float, milestone_s: float, age_s: float
@@ -192,6 +203,15 @@ def loss_per_h(curve: Curve, age_s: float, run_s: float) -> float:
 def _too_short(rung: RungView) -> bool:
     """Whether a launch there ends before it has begun."""
     return past_wall(rung.start_s, rung.capacity.wall_s) is not None
+
+
+def _on(view: JobView, seen: Snapshot) -> str:
+    """The rung of the launch that holds a job, or that may claim it; '' where it waits for one."""
+    w = view.witness
+    if w is None or w.phase not in ("held", "expected"):
+        return ""
+    bill = seen.bill_at.get((view.job, w.holder.launch if w.holder else w.launched))
+    return bill.rung if bill else ""
 
 
 def _age_s(view: JobView, rung: str) -> float:

@@ -19,6 +19,8 @@ LONGEST_H = 87_600.0
 SAFETY = 1.3
 #: Starts that a job keeps time for beside the one that the sure rung needs: the next launch may never claim.
 SPARE_STARTS = 2.0
+#: Milestones kept before the last moment while a rung is used that may be lost.
+RESERVED_MILESTONES = 2.0
 #: A rung is cheap where it saves at least this share of what the sure one would take.
 LEAST_SAVING = 0.1
 #: A holder on a rung that may be lost stays after the last moment if it is lost before its end with less than this.
@@ -46,6 +48,7 @@ class Prospect:
     milestone_s: float = 1800.0  # of work between two milestones: half of it is lost with a machine
     sure: bool = False  # on demand: it is there when it is needed, and not taken away
     slots: int = 1  # machines that it can be at one time
+    silence_s: float = 0.0  # how long the loss of a machine may go unnoticed
 
     @property
     def takes_s(self) -> float:
@@ -69,6 +72,24 @@ class Prospect:
         """Time to keep for it: the forecast with its safety, and starts that fail."""
         return SAFETY * self.takes_s + SPARE_STARTS * self.start_s
 
+    @property
+    def reserve_s(self) -> float:
+        """Time to keep while it is used for a loss that is noticed late, whatever is recorded of it.
+
+        A machine that is lost just before the last moment is missed after its lease; another start may fail, and
+        what was done since the last milestone is done again, which is known a milestone later. 0 for a sure rung.
+
+        >>> Prospect("spot", 36000.0, 300.0, 0.3, milestone_s=1800.0, silence_s=600.0).reserve_s
+        4500.0
+        >>> Prospect("dear", 36000.0, 300.0, 3.0, milestone_s=1800.0, silence_s=600.0, sure=True).reserve_s
+        0.0
+        """
+        if self.sure:
+            return 0.0
+        return (
+            self.silence_s + self.start_s + RESERVED_MILESTONES * min(self.milestone_s, self.run_s)
+        )
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -80,6 +101,7 @@ class Outlook:
     prospects: Sequence[Prospect]  # in the user's order
     guessed: bool = False  # how much is left is not known yet
     critical: bool = False  # sure rungs come first, whatever the others save
+    on: str = ""  # the rung that it is on, or launched for; '' where it waits
 
 
 @dataclass(frozen=True)
@@ -141,10 +163,43 @@ def _last_moments(jobs: Sequence[Outlook], now_s: float) -> dict[str, tuple[Pros
     return found
 
 
-def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advice:
+def _reserve_s(job: Outlook, sure: Prospect) -> float:
+    """What is kept before the last moment: for the rung that a job is on, else for the one that needs least.
+
+    Nothing where there is no sure rung to go to.
+
+    >>> dear = Prospect("dear", 3600.0, 60.0, 3.0, sure=True)
+    >>> spot, other = (Prospect(name, 7200.0, 60.0, 0.3, milestone_s=s) for name, s in (("a", 600.0), ("b", 900.0)))
+    >>> [_reserve_s(Outlook("j", 0.0, 9e4, (spot, other, dear), on=on), dear) for on in ("", "a", "b", "dear")]
+    [1260.0, 1260.0, 1860.0, 0.0]
+    """
+    if not sure.sure:
+        return 0.0
+    here = [each for each in job.prospects if each.rung == job.on]
+    unsure = here or [each for each in job.prospects if not each.sure]
+    return min((each.reserve_s for each in unsure), default=0.0)
+
+
+def _latest_s(begins_s: float, sure: Prospect, reserve_s: float) -> float:
+    """The last moment, where what is left begins at ``begins_s`` with the time that the forecast's safety keeps.
+
+    That time serves for a loss that is noticed late too: a forecast that is wrong by all of its safety and a loss
+    at the last moment do not come together.
+
+    >>> dear = Prospect("dear", 36000.0, 0.0, 3.0, sure=True)  # of which 10800 s are kept
+    >>> _latest_s(50000.0, dear, 4500.0), _latest_s(50000.0, dear, 11800.0)
+    (50000.0, 49000.0)
+    """
+    kept_s = sure.safe_s - sure.takes_s
+    return begins_s - max(0.0, reserve_s - kept_s)
+
+
+def _advice(job: Outlook, sure: Prospect, begins_s: float, now_s: float) -> Advice:
+    """``begins_s`` is when what is left must begin on the sure rung, with nothing in reserve."""
     left_s = job.deadline_s - now_s
     fastest = min(job.prospects, key=lambda each: each.takes_s)
     late_s = max(0.0, fastest.takes_s - left_s)
+    latest_s = _latest_s(begins_s, sure, _reserve_s(job, sure))
     if now_s >= latest_s:
         return _pressed(job, sure, latest_s, late_s, now_s)
     order = sorted(
@@ -155,11 +210,17 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
             each.takes_s,
         ),
     )
+    # What nobody could leave in time is not begun: other rungs may be left later.
+    in_time = [
+        each for each in order if not sure.sure or _latest_s(begins_s, sure, each.reserve_s) > now_s
+    ]
+    job = replace(job, prospects=in_time)
     held = {
         each.rung: until_s
-        for each in order
+        for each in in_time
         if (until_s := _held(each, sure, job, latest_s)) > now_s
-    }
+    } | {each.rung: latest_s for each in order if each not in in_time}
+    order.sort(key=lambda each: each not in in_time)
     words = f"due in {_h(left_s)}"
     if held:
         best = order[0]

@@ -279,16 +279,29 @@ def test_a_job_without_time_takes_the_sure_machine_in_time(monkeypatch: Patch) -
     assert _rungs(world)["sure"] == 1 and _late(world) == []
 
 
-def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(monkeypatch: Patch) -> None:
-    """Its machines live for an hour and a half: the job leaves for the sure one while there is time."""
-    spot = replace(CHEAP, price_class="spot")
-    _fixed(
-        monkeypatch,
-        lambda rung, *_: replace(GOOD, lives_s=5400.0) if rung == "cheap" else GOOD,
-    )
-    world = _world("planner", _config(10, deadline_h=18.0), spot, SURE)
+@pytest.mark.parametrize(
+    ("hours", "lives_h", "deadline_h"),
+    [(10, 1.5, 12.25), (10, 1.5, 16.0), (10, 1.5, 18.0), (4, 0.94, 6.75)],
+)
+def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(
+    hours: float, lives_h: float, deadline_h: float, monkeypatch: Patch
+) -> None:
+    """Its loss just before the last moment is noticed a lease later: the time for that is kept."""
+    world = _short_lived(hours, lives_h, deadline_h, monkeypatch)
     assert _ends(world) == ["finished finished"] and _late(world) == []
-    assert _rungs(world)["cheap"] > 1 and _rungs(world)["sure"] == 1
+    assert _rungs(world)["cheap"] and _rungs(world)["sure"]
+
+
+def test_where_the_deadline_is_far_nothing_is_paid_for_what_is_kept(monkeypatch: Patch) -> None:
+    world = _short_lived(10, 1.5, 24.0, monkeypatch)
+    assert _late(world) == [] and not _rungs(world)["sure"]
+
+
+def _short_lived(hours: float, lives_h: float, deadline_h: float, patch: Patch) -> PoolWorld:
+    spot = replace(CHEAP, price_class="spot")
+    short = replace(GOOD, lives_s=lives_h * HOUR_S)
+    _fixed(patch, lambda rung, *_: short if rung == "cheap" else GOOD)
+    return _world("planner", _config(hours, deadline_h=deadline_h), spot, SURE)
 
 
 def test_a_machine_that_is_too_slow_for_a_milestone_makes_nobody_late(monkeypatch: Patch) -> None:

@@ -136,6 +136,7 @@ prospects = st.builds(
     st.floats(60.0, 7200.0),
     st.booleans(),
     st.integers(1, 4),
+    st.floats(0.0, 3600.0),
 )
 ladders = st.lists(prospects, min_size=1, max_size=4, unique_by=lambda each: each.rung)
 outlooks = st.lists(
@@ -146,6 +147,8 @@ outlooks = st.lists(
         st.floats(1.0, 1e6),
         ladders,
         st.booleans(),
+        st.booleans(),
+        st.sampled_from(["", "a", "b", "c", "d"]),
     ),
     min_size=1,
     max_size=5,
@@ -164,6 +167,10 @@ def test_advice_is_never_to_wait_too_long(jobs: list[Outlook], now_s: float) -> 
         assert set(advice.order) - advice.held.keys(), "one rung at least may be used"
         sure = next(each for each in job.prospects if each.rung == advice.sure)
         assert advice.latest_s <= job.deadline_s - sure.safe_s + 1e-6
+        here = next((each for each in job.prospects if each.rung == job.on), None)
+        if here and sure.sure:  # what is kept is enough for a loss that is noticed late
+            begins_s = job.deadline_s - sure.takes_s - here.reserve_s
+            assert advice.latest_s <= begins_s + 1e-6
         if advice.pressed(now_s):
             assert advice.order[0] == advice.sure
 
@@ -182,6 +189,41 @@ def test_a_machine_is_counted_on_by_one_job_at_a_time(jobs: list[Outlook]) -> No
         for at_s, _ in rows:
             beside = sum(since <= at_s < until - 1e-6 for since, until in rows)
             assert beside <= shared[rung].slots
+
+
+# ----------------------------------------------------------------------- a loss noticed late
+
+SHORT = replace(DEAR, run_s=1 * H)  # 0.3 h and two starts are kept for it anyway
+RISKY = replace(SPOT, run_s=2 * H, silence_s=900.0)  # a lease, a start and two milestones: 4800 s
+
+
+def test_while_a_rung_is_used_that_may_be_lost_time_is_kept_for_a_loss_noticed_late() -> None:
+    job = outlook(20.0, SHORT, RISKY)
+    latest_s = of(job).latest_s
+    assert latest_s == pytest.approx(20 * H - SHORT.takes_s - RISKY.reserve_s)
+    assert RISKY.reserve_s == 900.0 + 300.0 + 2 * 1800.0
+    assert of(replace(job, on="spot")).latest_s == latest_s
+    on_sure = of(replace(job, on="dear")).latest_s
+    assert on_sure == pytest.approx(20 * H - SHORT.safe_s), "nothing can be lost there"
+    calm = replace(job, prospects=(SHORT, replace(RISKY, death_per_h=0.0)))
+    assert of(calm).latest_s == latest_s, "whatever is recorded of it"
+
+
+def test_a_rung_that_could_not_be_left_in_time_is_not_begun() -> None:
+    """Another one, whose milestones are closer, still is."""
+    coarse = replace(RISKY, rung="coarse", usd_per_h=0.1, milestone_s=2 * H)
+    job = outlook(20.0, SHORT, RISKY, coarse)
+    assert of(job).order == ("coarse", "spot", "dear")
+    now_s = 20 * H - SHORT.takes_s - coarse.reserve_s + 60.0
+    advice = of(job, now_s)
+    assert advice.order == ("spot", "dear", "coarse") and not advice.pressed(now_s)
+    assert advice.held["coarse"] == advice.latest_s and "spot" not in advice.held
+    assert of(replace(job, on="coarse"), now_s).pressed(now_s), "who is there leaves"
+
+
+def test_without_a_sure_rung_nothing_is_kept_for_it() -> None:
+    job = outlook(20.0, RISKY)
+    assert of(job).latest_s == pytest.approx(20 * H - RISKY.safe_s)
 
 
 # ------------------------------------------------------------------------------------- moves

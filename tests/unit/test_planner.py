@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S
 from tenure.dispatch.views import JobView
-from tenure.plan.advise import UNKNOWN_SHARE
+from tenure.plan.advise import UNKNOWN_SHARE, Advice, Outlook
 from tenure.plan.enlist import enlist
 from tenure.plan.throughput import PRIOR_SHARE
 from tenure_protocol import peaks
@@ -163,6 +164,49 @@ def test_what_a_lost_machine_undoes_is_counted_by_the_milestones_of_such_work(
         fast = next(each for each in shop.view(number).prospects if each.rung == "demand")
         ratio = fast.run_s / spot.run_s
         assert fast.milestone_s == pytest.approx(spot.milestone_s * ratio)
+
+
+def test_how_long_a_loss_goes_unnoticed(clock: FakeClock) -> None:
+    """Of a holder its lease, elsewhere the first lease of a launch, and never longer than a job allows."""
+    shop = Shop(clock)
+    shop.dispatcher = shop.shop(rates={"credits": 20.0})
+    worker = trained(shop)
+    hold = Hold(worker.lease.holder, 1, 500.0)
+    assert isinstance(worker.lease.write(hold), Confirmed)
+    shop.dispatcher = shop.shop()
+    shop.tick()
+    window_s = shop.dispatcher.rungs["spot"].capacity.window_s
+    silences = {each.rung: each.silence_s for each in shop.view().prospects}
+    assert silences == {"spot": 500.0, "demand": window_s, "credits": window_s}
+    for memory in shop.dispatcher.world.jobs.values():
+        assert memory.spec is not None
+        memory.spec = replace(memory.spec, max_silence_s=7.0)
+    assert {each.silence_s for each in shop.view(1).prospects} == {7.0}
+
+
+def test_the_planner_is_told_where_a_job_is(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is launched there, and while it is held; not once it waits again."""
+    asked: dict[str, str] = {}
+
+    def noting(jobs: Iterable[Outlook], now_s: float) -> dict[str, Advice]:
+        asked.update({each.job: each.on for each in jobs})
+        return {}
+
+    monkeypatch.setattr("tenure.dispatch.planner.advise", noting)
+    shop = Shop(clock)  # without advice the user's order holds
+    job = shop.specs[0].id
+    shop.tick()
+    assert asked[job] == ""
+    shop.tick(50.0)
+    assert asked[job] == "demand"
+    worker = Worker(shop, shop.specs[0])
+    shop.tick()
+    assert asked[job] == "demand"
+    worker.release()
+    shop.tick()
+    assert asked[job] == ""
 
 
 def test_a_rung_with_too_few_cards_or_too_short_a_wall_is_no_prospect(clock: FakeClock) -> None:
