@@ -281,7 +281,7 @@ def test_a_job_without_time_takes_the_sure_machine_in_time(monkeypatch: Patch) -
 
 @pytest.mark.parametrize(
     ("hours", "lives_h", "deadline_h"),
-    [(10, 1.5, 12.25), (10, 1.5, 16.0), (10, 1.5, 18.0), (4, 0.94, 6.75)],
+    [(10, 1.5, 12.25), (10, 1.5, 15.75), (10, 1.5, 16.0), (4, 1.5, 6.85)],
 )
 def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(
     hours: float, lives_h: float, deadline_h: float, monkeypatch: Patch
