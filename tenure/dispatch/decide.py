@@ -18,6 +18,7 @@ from tenure.dispatch.views import Action as Action
 from tenure.dispatch.views import AskToYield as AskToYield
 from tenure.dispatch.views import BillView as BillView
 from tenure.dispatch.views import Cancel as Cancel
+from tenure.dispatch.views import EnlistCopy as EnlistCopy
 from tenure.dispatch.views import Evidence as Evidence
 from tenure.dispatch.views import JobView as JobView
 from tenure.dispatch.views import Launch as Launch
@@ -28,6 +29,7 @@ from tenure.dispatch.views import Snapshot as Snapshot
 from tenure.dispatch.views import TakeAway as TakeAway
 from tenure.dispatch.views import Wait as Wait
 from tenure.plan.advise import Move, Prospect, Unseen, hurry, unseen
+from tenure.plan.backup import copy
 from tenure_protocol.lease.machine import Occupied, Vacant, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
@@ -118,7 +120,7 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
     # The moves come last: a machine that somebody waits for is worth more to him.
     views = snapshot.view_of
     actions = [
-        _judged(views[action.job], this, reason)
+        _copied(views[action.job], this, *_judged(views[action.job], this, reason))
         if isinstance(action, Wait) and action.job in this.going_on
         else (action, reason)
         for action, reason in actions
@@ -167,6 +169,22 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     if verdict.rung != pace.rung:
         this.filling[verdict.rung].keep()
     return AskToYield(view.job, verdict.rung, verdict.slow), words
+
+
+def _copied(view: JobView, this: _Round, action: Action, reason: str) -> tuple[Action, str]:
+    """The same, or a copy of a straggler that stays where it is: a move keeps its work and comes first."""
+    if not isinstance(action, Wait) or view.rest is None or view.deadline_s is None:
+        return action, reason
+    fresh = [
+        each
+        for each in view.fresh
+        if (each.sure or not view.critical) and _can_be_had(view, each.rung, each.takes_s, this)
+    ]
+    found = copy(view.rest, fresh, view.deadline_s, this.now_s)
+    if found is None:
+        return action, reason
+    this.filling[found.rung].keep()
+    return EnlistCopy(view.job, found.rung), f"{reason}; {found.reason}"
 
 
 def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
@@ -305,6 +323,9 @@ def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
 def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     snapshot, now_s = this.snapshot, this.now_s
     w = view.witness
+    final = w is not None and w.phase in FINAL
+    if not (view.broken or view.silent or final) and (needless := _other_is_done(view, snapshot)):
+        return [(Cancel(view.job), needless)]
     if nothing := _nothing_to_do(view):
         return [(Wait(view.job), nothing)]
     evidence, why = _evidence(view)
@@ -314,7 +335,7 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
         if w and w.phase == "held" and not w.asked:
             if ends := _must_end(view, w, this):
                 return [(AskToYield(view.job, ""), f"{why}; {ends}")]
-            if view.pace or (view.advice and view.advice.pressed(now_s)):
+            if view.pace or view.rest or (view.advice and view.advice.pressed(now_s)):
                 this.going_on.add(view.job)
         return [(Wait(view.job), why)]
     if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:
@@ -339,6 +360,30 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     filling.take(view.job, view.cards, view.work)
     left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
     return [(Launch(view.job, rung, evidence), f"{why}; {left}{due}")]
+
+
+def _other_is_done(view: JobView, seen: Snapshot) -> str | None:
+    """Why a job ends whose copy, or whose original, has made it needless; ``None`` where it goes on.
+
+    What an operator cancelled, he did not want copied. An original that a dispatcher gave up is what its copy is for.
+    """
+    copied = seen.view_of.get(view.copied_as)
+    if copied is not None and _finished(copied):
+        return f"its backup copy, job {copied.job}, was done sooner"
+    original = seen.view_of.get(view.copy_of)
+    if original is None:
+        return None
+    if _finished(original):
+        return f"job {original.job}, whose backup copy it is, was done sooner"
+    w = original.witness
+    if w is not None and w.phase == "cancelled" and (w.by or "").startswith("operator"):
+        return f"job {original.job}, whose backup copy it is, was cancelled by {w.by}: {w.reason or 'no reason given'}"
+    return None
+
+
+def _finished(view: JobView) -> bool:
+    w = view.witness
+    return w is not None and w.phase == "finished" and w.exit_code == 0
 
 
 def _nothing_to_do(view: JobView) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import median
 
 from tenure.dispatch import decide, quality
+from tenure.dispatch.copies import Stragglers
 from tenure.dispatch.foretell import Foreseen
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
@@ -18,7 +19,7 @@ from tenure.dispatch.quality import takes_s
 from tenure.dispatch.quota import past_wall
 from tenure.dispatch.rows import LIKELY_DTYPES, MOST_SECONDS, WorkLeft
 from tenure.dispatch.views import JobView, RungView, Snapshot
-from tenure.plan.advise import Outlook, Prospect, advise
+from tenure.plan.advise import Advice, Outlook, Prospect, advise
 from tenure.plan.survival import Curve
 from tenure_protocol.peaks import known_peak
 from tenure_protocol.records import FINAL
@@ -39,12 +40,17 @@ class Planner:
         observatory: Observatory,
         rates: Mapping[str, float],
         foreseen: Foreseen,
+        stragglers: Stragglers | None = None,
     ) -> None:
-        """``rates``: what one unit of a currency other than dollars is worth; 0 where not named."""
+        """``rates``: what one unit of a currency other than dollars is worth; 0 where not named.
+
+        With ``stragglers`` it says of each job that is held what a backup copy would take.
+        """
         self._rungs = rungs
         self._observatory = observatory
         self.rates = dict(rates)
         self._foreseen = foreseen
+        self._stragglers = stragglers
         #: Of this round, by (work, dtype, rung).
         self._expected: dict[tuple[str, str | None, str], tuple[float, float] | None] = {}
 
@@ -70,12 +76,32 @@ class Planner:
         ]
         advice = advise(outlooks, now_s)
         jobs = tuple(
-            replace(view, prospects=tuple(prospects[view.job]), advice=advice.get(view.job))
+            self._advised(view, prospects[view.job], advice.get(view.job), seen, now_s)
             if view.job in prospects
             else view
             for view in seen.jobs
         )
         return replace(seen, jobs=jobs)
+
+    def _advised(
+        self,
+        view: JobView,
+        prospects: Sequence[Prospect],
+        advice: Advice | None,
+        seen: Snapshot,
+        now_s: float,
+    ) -> JobView:
+        view = replace(view, prospects=tuple(prospects), advice=advice)
+        if self._stragglers is None or view.deadline_s is None:
+            return view
+
+        def whole(rung: Rung, now: RungView, run_s: float) -> Prospect:
+            made = self._prospect(rung, now, run_s, UNKNOWN_MILESTONE_S, 0.0)
+            return replace(made, silence_s=self._silence_s(view, rung, seen))
+
+        due_in_s = view.deadline_s - now_s
+        usable = self._usable(view, seen)
+        return self._stragglers.judged(view, _on(view, seen), usable, whole, due_in_s)
 
     def prospects(self, seen: Snapshot, now_s: float) -> dict[str, list[Prospect]]:
         """What each rung is expected to do with each open job whose length is known; by job."""
@@ -89,14 +115,19 @@ class Planner:
     def _begin(self, now_s: float) -> None:
         self._foreseen.at(now_s)
         self._expected.clear()
+        if self._stragglers is not None:
+            self._stragglers.begin()
 
-    def _prospects(self, view: JobView, left: WorkLeft | None, seen: Snapshot) -> list[Prospect]:
-        usable = [
+    def _usable(self, view: JobView, seen: Snapshot) -> list[tuple[Rung, RungView]]:
+        found = [
             (self._rungs[name], seen.rungs[name])
             for name in view.rungs
             if name in self._rungs and not decide.excluded(view, name, seen)
         ]
-        usable = [each for each in usable if not _too_short(each[1])]
+        return [each for each in found if not _too_short(each[1])]
+
+    def _prospects(self, view: JobView, left: WorkLeft | None, seen: Snapshot) -> list[Prospect]:
+        usable = self._usable(view, seen)
         times = self._times(view, left, usable) if left else None
         times = times or _guessed(view, usable)
         found = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenure.plan.advise import LONGEST_H
+from tenure.plan.enlist import BACKUPS
 
 
 def deadline_of(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
@@ -23,4 +24,20 @@ def budget_of(told: object) -> dict[str, float]:
         str(currency): float(amount)
         for currency, amount in told.items()
         if isinstance(amount, (int, float)) and not isinstance(amount, bool)
+    }
+
+
+def copies_of(terms: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+    """By id of a backup copy its original, and why it was enlisted.
+
+    >>> copies_of({"backups": {"b": {"of": "a", "why": "it is slow"}, "c": 7}}), copies_of({"backups": []})
+    ({'b': ('a', 'it is slow')}, {})
+    """
+    told = terms.get(BACKUPS)
+    if not isinstance(told, dict):
+        return {}
+    return {
+        str(copy): (row["of"], str(row.get("why", "")))
+        for copy, row in told.items()
+        if isinstance(row, dict) and isinstance(row.get("of"), str)
     }

@@ -221,13 +221,13 @@ def _advice(job: Outlook, sure: Prospect, begins_s: float, now_s: float) -> Advi
         if (until_s := _held(each, sure, job, latest_s)) > now_s
     } | {each.rung: latest_s for each in order if each not in in_time}
     order.sort(key=lambda each: each not in in_time)
-    words = f"due in {_h(left_s)}"
+    words = f"due in {hours(left_s)}"
     if held:
         best = order[0]
         words += (
-            f"; {best.rung} would take {_h(best.takes_s)} and {best.usd:.2f} USD, and "
-            f"{_h(latest_s - now_s)} are left until {sure.rung} must begin "
-            f"({_h(sure.takes_s)}, {sure.usd:.2f} USD)"
+            f"; {best.rung} would take {hours(best.takes_s)} and {best.usd:.2f} USD, and "
+            f"{hours(latest_s - now_s)} are left until {sure.rung} must begin "
+            f"({hours(sure.takes_s)}, {sure.usd:.2f} USD)"
         )
     return Advice(tuple(each.rung for each in order), held, latest_s, sure.rung, late_s, words)
 
@@ -284,13 +284,15 @@ def _pressed(job: Outlook, sure: Prospect, latest_s: float, late_s: float, now_s
     if sure.takes_s > left_s:  # it is no help any more: the soonest first
         rest.sort(key=lambda each: each.takes_s)
     order = (sure.rung, *(each.rung for each in rest))
-    due = f"due in {_h(left_s)}" if left_s > 0 else f"its deadline was {_h(-left_s)} ago"
+    due = f"due in {hours(left_s)}" if left_s > 0 else f"its deadline was {hours(-left_s)} ago"
     if late_s > 0:
-        words = f"{due}, and the fastest rung needs {_h(left_s + late_s)}: it will be late"
+        words = f"{due}, and the fastest rung needs {hours(left_s + late_s)}: it will be late"
     elif sure.takes_s > left_s:
-        words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: {order[1]} may be in time"
+        words = f"{due}, and {sure.rung} needs {hours(sure.takes_s)}: {order[1]} may be in time"
     else:
-        words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: the last moment for it has come"
+        words = (
+            f"{due}, and {sure.rung} needs {hours(sure.takes_s)}: the last moment for it has come"
+        )
     return Advice(order, {}, latest_s, sure.rung, late_s, words)
 
 
@@ -330,8 +332,8 @@ def unseen(expected: Prospect, held_s: float) -> Unseen:
         left_s = expected.run_s * held_s / first_s
     else:
         left_s = max(0.0, expected.run_s - held_s)
-    words = f"it has no milestone after {_h(held_s)}"
-    words += f", and one takes {_h(first_s)} there" if overdue else ""
+    words = f"it has no milestone after {hours(held_s)}"
+    words += f", and one takes {hours(first_s)} there" if overdue else ""
     return Unseen(replace(expected, start_s=0.0, run_s=left_s), overdue, words)
 
 
@@ -376,18 +378,19 @@ def hurry(
         ),
     )
     why = (
-        f"it needs {_h(here.takes_s)} here and is due in {_h(left_s)}"
+        f"it needs {hours(here.takes_s)} here and is due in {hours(left_s)}"
         if late
-        else f"it is due in {_h(left_s)}, and is lost before its end here with {lost:.0%}"
+        else f"it is due in {hours(left_s)}, and is lost before its end here with {lost:.0%}"
     )
     why = f"{shown.reason}; {why}" if shown else why
-    words = f"{why}; {best.rung} needs {_h(best.takes_s)} and {best.usd:.2f} USD"
+    words = f"{why}; {best.rung} needs {hours(best.takes_s)} and {best.usd:.2f} USD"
     return Move(best.rung, words, late)
 
 
-def _h(seconds: float) -> str:
-    """
-    >>> _h(5400.0), _h(900.0), _h(20.0)
+def hours(seconds: float) -> str:
+    """A time in words.
+
+    >>> hours(5400.0), hours(900.0), hours(20.0)
     ('1.5 h', '15 min', '20 s')
     """
     if abs(seconds) >= _HOUR_S:
