@@ -18,6 +18,7 @@ from tenure.dispatch.observations import Observatory
 from tenure.dispatch.quality import takes_s
 from tenure.dispatch.quota import past_wall
 from tenure.dispatch.rows import LIKELY_DTYPES, MOST_SECONDS, WorkLeft
+from tenure.dispatch.tries import Tries
 from tenure.dispatch.views import JobView, RungView, Snapshot
 from tenure.plan.advise import Advice, Outlook, Prospect, advise
 from tenure.plan.survival import Curve
@@ -51,6 +52,7 @@ class Planner:
         self.rates = dict(rates)
         self._foreseen = foreseen
         self._stragglers = stragglers
+        self._tries = Tries(rungs, observatory, foreseen)
         #: Of this round, by (work, dtype, rung).
         self._expected: dict[tuple[str, str | None, str], tuple[float, float] | None] = {}
 
@@ -80,6 +82,12 @@ class Planner:
             if view.job in prospects
             else view
             for view in seen.jobs
+        )
+        on = {view.job: _on(view, seen) for view in open_ones}
+        known = {job: told for job, told in left.items() if told is not None}
+        tries = self._tries.advised([v for v in jobs if v.job in left], known, on, now_s)
+        jobs = tuple(
+            replace(view, advice=tries[view.job]) if view.job in tries else view for view in jobs
         )
         return replace(seen, jobs=jobs)
 

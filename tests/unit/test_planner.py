@@ -12,7 +12,7 @@ from tenure.dispatch import decide
 from tenure.dispatch.history import read_history
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
-from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S
+from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S, _on
 from tenure.dispatch.views import JobView
 from tenure.plan.advise import UNKNOWN_SHARE, Advice, Outlook
 from tenure.plan.enlist import enlist
@@ -366,3 +366,91 @@ def test_a_planner_that_fails_leaves_the_users_order_and_says_so(
     assert tick.troubles["the planner"] == (
         "it failed, and the order of the plan holds: ZeroDivisionError: float division by zero"
     )
+
+
+# --------------------------------------------------------------------------- what is tried
+
+
+class Fair(Shop):
+    """Three rungs of one price class: such work was seen on the first of them."""
+
+    def shop(self, *, plans: bool = True, rates: dict[str, float] | None = None) -> Dispatcher:
+        capacity = replace(ListingRunner.capacity({}), launches=4)
+        rungs = [
+            Rung("seen", "one", ListingRunner(), capacity, "tesla-t4", price=Price("usd", 0.35)),
+            Rung(
+                "new", "two", ListingRunner(), capacity, "nvidia-l4", price=Price("usd", self.new)
+            ),
+        ]
+        return Dispatcher(self.store, rungs, self.clock, plans=plans, rates=rates)
+
+    new = 0.9
+
+    def fair(self, new: float, count: int = 6) -> Fair:
+        """Again, with the terms of these rungs, and one job a tenth done on the first one."""
+        self.new = new
+        terms: dict[str, object] = {"rungs": ["seen", "new"], "deadline_h": 200.0}
+        enlist(self.store, "p", "e", self.specs, terms, self.clock)
+        self.dispatcher = self.shop()
+        self.dispatcher.world.observe()
+        for memory in list(self.dispatcher.world.jobs.values())[1:]:
+            memory.not_before_s = self.clock.monotonic_s() + 2_000.0  # they come later
+        trained(self)
+        return self
+
+    def advices(self) -> list[Advice]:
+        views = [self.view(number) for number in range(1, len(self.specs))]
+        return [view.advice for view in views if view.advice is not None]
+
+
+def test_a_rung_that_nobody_knows_is_probed_by_one_job_where_that_is_worth_its_price(
+    clock: FakeClock,
+) -> None:
+    shop = Fair(clock, 200.0, 6).fair(new=1.25)
+    first, *others = shop.advices()
+    assert first.order[0] == "new" and "new" not in first.held
+    assert "it probes rung new: what is left costs" in first.reason
+    assert "worth its" in first.reason
+    assert {each.order[0] for each in others} == {"seen"}
+    dear = Fair(clock, 200.0, 6).fair(new=40.0)
+    assert {each.order[0] for each in dear.advices()} == {"seen"}, "its answer is worth nothing"
+
+
+def test_nobody_probes_where_one_is_already(clock: FakeClock) -> None:
+    shop = Fair(clock, 200.0, 6).fair(new=1.25)
+    clock.sleep(2_001.0)
+    shop.tick()
+    on = {view.job: _on(view, seen) for seen in [shop.dispatcher.snapshot()] for view in seen.jobs}
+    assert sorted(on.values()).count("new") == 1
+    assert "seen" in {each.order[0] for each in shop.advices()}
+
+
+def test_a_probe_that_would_come_too_late_is_none(clock: FakeClock) -> None:
+    shop = Fair(clock, 200.0, 6).fair(new=1.25)
+    tries = shop.dispatcher._sight._planner._tries
+    view = shop.view(1)
+    assert view.advice is not None
+    left = shop.dispatcher.observatory.left(view.job)
+    assert left is not None
+    here = next(each for each in view.prospects if each.rung == "new")
+    most_s = view.advice.latest_s - here.start_s - here.milestone_s - here.reserve_s
+    plain = replace(view, advice=replace(view.advice, order=("seen", "new")))
+    for now_s, probed in ((most_s - 1.0, True), (most_s + 1.0, False)):
+        found = tries.advised([plain], {view.job: left}, {view.job: ""}, now_s)
+        assert (view.job in found) is probed
+    critical = replace(plain, critical=True)
+    assert tries.advised([critical], {view.job: left}, {view.job: ""}, most_s - 1.0) == {}
+
+
+def test_among_like_rungs_each_job_has_a_draw_of_its_own_until_all_are_known(
+    clock: FakeClock,
+) -> None:
+    """As cheap as the one that is known, as far as its peak says: some go there, the same ones each time."""
+    shop = Fair(clock, 200.0, 40).fair(new=0.66)
+    before = [each.order for each in shop.advices()]
+    tried = [each for each in shop.advices() if "it is tried" in each.reason]
+    assert before == [each.order for each in shop.advices()], "a draw is by the job's id"
+    firsts = [order[0] for order in before]
+    assert 3 <= firsts.count("new") <= 36 and firsts.count("seen") >= 3 and tried
+    shop.dispatcher._sight._planner._tries._is_known = lambda *_: True  # type: ignore[method-assign]
+    assert len({each.order for each in shop.advices()}) == 1
