@@ -113,8 +113,8 @@ class Workshop:
         return [sentence for sentence in said if sentence not in before]
 
     def close(self) -> None:
-        """Let the background watch end; workers go on."""
-        self.dispatcher.stop_watching()
+        """Let the background watch end, and what was seen be written; workers go on."""
+        self.dispatcher.leave()
 
 
 def code_and_data(plan: Plan, settings: Settings) -> object:

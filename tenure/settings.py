@@ -224,6 +224,8 @@ class PlannerSection(Section):
     """``[planner]``: whether jobs with a deadline are planned, and what other currencies are worth."""
 
     enabled: bool = True
+    #: Whether a straggler that would miss its deadline has a backup copy, a job of its own (decision 0014).
+    backups: bool = False
     #: Dollars for one unit of a currency, such as credits that could be spent otherwise; 0 where not named.
     rates: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 

@@ -10,7 +10,8 @@ import typer
 
 from tenure.cli import screen
 from tenure.cli.workplace import Config, open_workplace
-from tenure.dispatch.decide import Action, Cancel, Launch, ReleaseBill, Wait
+from tenure.dispatch.copies import spare
+from tenure.dispatch.decide import Action, Cancel, EnlistCopy, Launch, ReleaseBill, Wait
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.dispatch.registry import build_dispatcher
 from tenure.errors import Blocked, StoreOutOfReach
@@ -64,7 +65,7 @@ def dispatch(
                 break
             SYSTEM.sleep(_EVERY_S)
     finally:
-        dispatcher.stop_watching()
+        dispatcher.leave()
         if dispatcher.notifier:
             dispatcher.notifier.close()
     if until_done:
@@ -144,6 +145,8 @@ def _verb(action: Action) -> str:
         return f"launch on {action.rung}"
     if isinstance(action, ReleaseBill):
         return f"close the bill of launch {action.launch}"
+    if isinstance(action, EnlistCopy):
+        return f"enlist a backup copy for {action.rung}"
     return "cancel" if isinstance(action, Cancel) else "wait"
 
 
@@ -158,6 +161,8 @@ def _demand_results(dispatcher: Dispatcher, store: Store) -> None:
     lacking = []
     for job, each in jobs.items():
         w = each.witness
+        if spare(jobs, job):
+            continue
         if each.broken or (w and w.phase in FINAL and w.exit_code != 0):
             try:
                 spec = read_spec(store, job)

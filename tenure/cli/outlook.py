@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote
 
-from tenure.dispatch.decide import Action, AskToYield, Launch, TakeAway
+from tenure.dispatch.decide import Action, AskToYield, EnlistCopy, Launch, TakeAway
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure_protocol.clock import SYSTEM
 
@@ -25,6 +25,8 @@ def wish(action: Action, reason: str) -> str:
     if isinstance(action, AskToYield):
         where = f" and go on on rung {action.rung}" if action.rung else ""
         return f"a dispatcher would ask it to yield{where}: {reason}"
+    if isinstance(action, EnlistCopy):
+        return f"a dispatcher would enlist a backup copy for rung {action.rung}: {reason}"
     if isinstance(action, TakeAway):
         return f"a dispatcher would take it from its holder: {reason}"
     return reason

@@ -12,10 +12,12 @@ from tenure.cli import outlook, screen
 from tenure.cli.grounds import Grounds, look, milestones_line, moved, numbers_of
 from tenure.cli.status import STOPPED, UNKNOWN
 from tenure.cli.workplace import Config, JobName, Json, Workplace, find_job, open_workplace
+from tenure.dispatch import copies
 from tenure.dispatch.decide import (
     Action,
     AskToYield,
     Cancel,
+    EnlistCopy,
     JobView,
     Launch,
     ReleaseBill,
@@ -39,6 +41,7 @@ _WORDS: Mapping[type[Action], str] = {
     Launch: "launch",
     Cancel: "cancel",
     AskToYield: "yield",
+    EnlistCopy: "copy",
     TakeAway: "revoke",
     Wait: "wait",
 }
@@ -88,7 +91,8 @@ def explain(place: Workplace, job: str) -> Answer:
     rung = _rung(tick, view, history)
     grounds = Grounds.of(place.store, dispatcher, view, history, rung, SYSTEM)
     action, now = _decided(tick, view, history)
-    hints = [outlook.no_room(place.store.url), milestones_line(dispatcher, view, grounds)]
+    pair = copies.told(dispatcher.world, job)
+    hints = [pair, outlook.no_room(place.store.url), milestones_line(dispatcher, view, grounds)]
     if action == "launch" and any(
         isinstance(a, Launch) and a.job == job for a, _ in tick.decisions
     ):

@@ -18,6 +18,7 @@ from tenure.dispatch.views import Action as Action
 from tenure.dispatch.views import AskToYield as AskToYield
 from tenure.dispatch.views import BillView as BillView
 from tenure.dispatch.views import Cancel as Cancel
+from tenure.dispatch.views import EnlistCopy as EnlistCopy
 from tenure.dispatch.views import Evidence as Evidence
 from tenure.dispatch.views import JobView as JobView
 from tenure.dispatch.views import Launch as Launch
@@ -27,7 +28,8 @@ from tenure.dispatch.views import RungView as RungView
 from tenure.dispatch.views import Snapshot as Snapshot
 from tenure.dispatch.views import TakeAway as TakeAway
 from tenure.dispatch.views import Wait as Wait
-from tenure.plan.advise import Move, hurry
+from tenure.plan.advise import Move, Prospect, Unseen, hurry, unseen
+from tenure.plan.backup import copy
 from tenure_protocol.lease.machine import Occupied, Vacant, vacancy
 from tenure_protocol.records import FINAL, Witness
 from tenure_worker import exits
@@ -118,7 +120,7 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
     # The moves come last: a machine that somebody waits for is worth more to him.
     views = snapshot.view_of
     actions = [
-        _judged(views[action.job], this, reason)
+        _copied(views[action.job], this, *_judged(views[action.job], this, reason))
         if isinstance(action, Wait) and action.job in this.going_on
         else (action, reason)
         for action, reason in actions
@@ -138,7 +140,8 @@ def _yields(view: JobView) -> bool:
 def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     """Whether a holder stays where it is, by what it has shown and what could be had instead."""
     pace = view.pace
-    assert pace is not None
+    if pace is None:
+        return _without_milestone(view, this, reason)
     here = view.options.get(pace.rung)
     if here is None or pace.rung not in view.rungs or pace.rung not in this.snapshot.rungs:
         return Wait(view.job), reason
@@ -168,23 +171,73 @@ def _judged(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
     return AskToYield(view.job, verdict.rung, verdict.slow), words
 
 
+def _copied(view: JobView, this: _Round, action: Action, reason: str) -> tuple[Action, str]:
+    """The same, or a copy of a straggler that stays where it is: a move keeps its work and comes first."""
+    if not isinstance(action, Wait) or view.rest is None or view.deadline_s is None:
+        return action, reason
+    fresh = [
+        each
+        for each in view.fresh
+        if (each.sure or not view.critical) and _can_be_had(view, each.rung, each.takes_s, this)
+    ]
+    found = copy(view.rest, fresh, view.deadline_s, this.now_s)
+    if found is None:
+        return action, reason
+    this.filling[found.rung].keep()
+    return EnlistCopy(view.job, found.rung), f"{reason}; {found.reason}"
+
+
 def _hurried(view: JobView, pace: Pace, this: _Round) -> Move | None:
     """Where a job goes on so that it is done by its deadline, where it would not be here."""
-    here = next((each for each in view.prospects if each.rung == pace.rung), None)
-    if view.advice is None or view.deadline_s is None or here is None:
-        return None
-    if pace.steps < LEAST_STEPS:
+    here = _prospect(view, pace.rung)
+    if here is None or pace.steps < LEAST_STEPS:
         return None  # nobody knows yet how fast its machine is
     left_s = pace.left_s
-    here = replace(here, start_s=0.0, run_s=here.run_s if left_s is None else left_s)
+    return _moved_on(
+        view, replace(here, start_s=0.0, run_s=here.run_s if left_s is None else left_s), this
+    )
+
+
+def _without_milestone(view: JobView, this: _Round, reason: str) -> tuple[Action, str]:
+    """Whether a holder stays that has shown nothing yet, once its last moment has come.
+
+    Only one that trains: an evaluation has its one milestone at its end, and would begin anew elsewhere.
+    """
+    w = view.witness
+    bill = this.snapshot.bill_at.get((view.job, w.holder.launch if w and w.holder else 0))
+    here = _prospect(view, bill.rung) if bill else None
+    if here is None or view.kind != "train" or w is None or _has_milestone(w):
+        return Wait(view.job), reason
+    shown = unseen(here, view.held_for_s)
+    moved = _moved_on(view, shown.here, this, shown)
+    if moved is None:
+        return Wait(view.job), reason
+    this.filling[moved.rung].keep()
+    return AskToYield(view.job, moved.rung, moved.late), f"{reason}; {moved.reason}"
+
+
+def _has_milestone(w: Witness) -> bool:
+    """Of the attempt that holds it; one whose numbers cannot be believed shows no pace all the same."""
+    return w.pointer is not None and w.pointer.attempt == w.attempt
+
+
+def _prospect(view: JobView, rung: str) -> Prospect | None:
+    return next((each for each in view.prospects if each.rung == rung), None)
+
+
+def _moved_on(
+    view: JobView, here: Prospect, this: _Round, shown: Unseen | None = None
+) -> Move | None:
+    if view.advice is None or view.deadline_s is None:
+        return None
     others = [
         each
         for each in view.prospects
-        if each.rung != pace.rung and _can_be_had(view, each.rung, each.takes_s, this)
+        if each.rung != here.rung and _can_be_had(view, each.rung, each.takes_s, this)
     ]
     if view.critical and here.sure:
         others = [each for each in others if each.sure]
-    return hurry(view.advice, here, others, view.deadline_s, this.now_s, view.moves)
+    return hurry(view.advice, here, others, view.deadline_s, this.now_s, view.moves, shown)
 
 
 def _ladder(view: JobView) -> tuple[str, ...]:
@@ -270,6 +323,9 @@ def bill_is_over(bill: BillView, view: JobView | None) -> str | None:
 def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     snapshot, now_s = this.snapshot, this.now_s
     w = view.witness
+    final = w is not None and w.phase in FINAL
+    if not (view.broken or view.silent or final) and (needless := _other_is_done(view, snapshot)):
+        return [(Cancel(view.job), needless)]
     if nothing := _nothing_to_do(view):
         return [(Wait(view.job), nothing)]
     evidence, why = _evidence(view)
@@ -279,7 +335,7 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
         if w and w.phase == "held" and not w.asked:
             if ends := _must_end(view, w, this):
                 return [(AskToYield(view.job, ""), f"{why}; {ends}")]
-            if view.pace:
+            if view.pace or view.rest or (view.advice and view.advice.pressed(now_s)):
                 this.going_on.add(view.job)
         return [(Wait(view.job), why)]
     if evidence == "vacant" and w and w.phase == "expected" and w.launch and view.launched_on:
@@ -304,6 +360,30 @@ def _of_job(view: JobView, this: _Round) -> list[tuple[Action, str]]:
     filling.take(view.job, view.cards, view.work)
     left = f"{filling.free} of {snapshot.rungs[rung].capacity.launches} slots of rung {rung} left"
     return [(Launch(view.job, rung, evidence), f"{why}; {left}{due}")]
+
+
+def _other_is_done(view: JobView, seen: Snapshot) -> str | None:
+    """Why a job ends whose copy, or whose original, has made it needless; ``None`` where it goes on.
+
+    What an operator cancelled, he did not want copied. An original that a dispatcher gave up is what its copy is for.
+    """
+    copied = seen.view_of.get(view.copied_as)
+    if copied is not None and _finished(copied):
+        return f"its backup copy, job {copied.job}, was done sooner"
+    original = seen.view_of.get(view.copy_of)
+    if original is None:
+        return None
+    if _finished(original):
+        return f"job {original.job}, whose backup copy it is, was done sooner"
+    w = original.witness
+    if w is not None and w.phase == "cancelled" and (w.by or "").startswith("operator"):
+        return f"job {original.job}, whose backup copy it is, was cancelled by {w.by}: {w.reason or 'no reason given'}"
+    return None
+
+
+def _finished(view: JobView) -> bool:
+    w = view.witness
+    return w is not None and w.phase == "finished" and w.exit_code == 0
 
 
 def _nothing_to_do(view: JobView) -> str | None:

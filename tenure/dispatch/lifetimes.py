@@ -93,11 +93,12 @@ class LifetimeBook:
         if row is not None and row.took_s is None:  # it may be too old to be kept by now
             self.put(place, replace(row, took_s=max(0.0, took_s)))
 
-    def score(self) -> None:
-        """Fill in the outcomes of launches that another process made and foretold.
+    def score(self) -> bool:
+        """Fill in the outcomes of launches that another process made and foretold; whether more of them wait.
 
         A launch was made when its intent was stored, and both that and the end of its job are ages by the
-        store's own clock: no two clocks are compared. What is left over waits for the next look.
+        store's own clock: no two clocks are compared. What is left over waits for the next look; where the
+        store is silent it has to, and nothing more can be done now.
         """
         for place, job, launch in list(self._ended)[:_READS]:
             key = keys.intent(job, launch)
@@ -105,12 +106,13 @@ class LifetimeBook:
                 found = self._store.read(key)
             except StoreSilent as error:
                 self.troubles[key] = str(error)
-                return
+                return False
             self.troubles.pop(key, None)
             ended_s = self._ended.pop((place, job, launch))
             if not isinstance(found, Missing):
                 made_s = self._clock.monotonic_s() - found.age_s
                 self._came(place, job, launch, ended_s - made_s)
+        return bool(self._ended)
 
     def forget(self, job: str) -> None:
         """A job ended without a result: its predictions have no outcome and are not scored."""
@@ -128,6 +130,11 @@ class LifetimeBook:
     def read(self) -> None:
         """Merge in what other dispatchers have seen. A silent store costs knowledge and nothing else."""
         self._shelves.read()
+
+    @property
+    def silent(self) -> bool:
+        """Whether the store did not answer the last time it was asked what others have seen."""
+        return keys.LIFETIMES in self.troubles
 
     def _merged(self, place: Place) -> None:
         for row in self._shelves.of(place).rows.values():

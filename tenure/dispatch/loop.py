@@ -8,7 +8,7 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from tenure.dispatch import decide
+from tenure.dispatch import copies, decide
 from tenure.dispatch.billing import Billing
 from tenure.dispatch.billing import receipt_of as receipt_of
 from tenure.dispatch.contract import (
@@ -31,6 +31,7 @@ from tenure.dispatch.sight import Sight
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch
 from tenure.dispatch.worth import Worth
+from tenure.errors import StoreOutOfReach
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -111,11 +112,13 @@ class Dispatcher:
         plans: bool = True,
         rates: Mapping[str, float] | None = None,
         notifier: Notifier | None = None,
+        backups: bool = False,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
         Without ``moves`` no holder is asked to yield for a better machine; without ``plans`` deadlines
-        are not looked at. ``rates``: dollars for one unit of another currency, for the planner.
+        are not looked at. ``rates``: dollars for one unit of another currency, for the planner; ``backups``:
+        whether it enlists copies of stragglers.
         """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
@@ -133,7 +136,7 @@ class Dispatcher:
         self._standing = dict(troubles or {})
         self.notifier = notifier
         self._sight = Sight(
-            store, self.rungs, clock, self.name, moves, plans and moves, rates or {}
+            store, self.rungs, clock, self.name, moves, plans and moves, rates or {}, backups
         )
         self.world, self.observatory = self._sight.world, self._sight.observatory
         self.spending = self._sight.spending
@@ -166,6 +169,8 @@ class Dispatcher:
                 self._write(action.job, Cancel(self.name, reason))
             elif isinstance(action, decide.AskToYield):
                 self._move(action)
+            elif isinstance(action, decide.EnlistCopy):
+                self._enlist_copy(action, reason)
             elif isinstance(action, decide.TakeAway):
                 self._write(action.job, Revoke(action.by, reason, action.held_back))
             elif isinstance(action, decide.ReleaseBill):
@@ -278,7 +283,7 @@ class Dispatcher:
         try:
             return self._drain(for_s, every_s, experiment, report)
         finally:
-            self.observatory.write(at_once=True)
+            self.observatory.settle()
 
     def _drain(
         self,
@@ -344,6 +349,16 @@ class Dispatcher:
     def stop_watching(self) -> None:
         """Let the background watch end."""
         self._watching.clear()
+
+    def leave(self) -> None:
+        """The last words of a dispatcher: the watch ends, and what it has seen is written at once.
+
+        What others foretold of jobs that are over is scored first. A silent store costs knowledge and
+        nothing else. Workers go on.
+        """
+        self.stop_watching()
+        with self._lock:
+            self.observatory.settle()
 
     # -------------------------------------------------------------------------------- actions
 
@@ -626,6 +641,14 @@ class Dispatcher:
         memory.moving_to = action.rung
         if pace and action.slow and pace.rung != action.rung:
             memory.left[pace.rung] = self._clock.monotonic_s() + _LEFT_FOR_S * memory.moves
+
+    def _enlist_copy(self, action: decide.EnlistCopy, reason: str) -> None:
+        key = keys.job(action.job)
+        try:
+            copies.enlist(self._store, self.world, action.job, reason, self._clock)
+            self.world.troubles.pop(key, None)
+        except StoreOutOfReach as error:  # it is wanted anew in the next round
+            self.world.troubles[key] = str(error)
 
     def _release(self, action: decide.ReleaseBill, reason: str) -> None:
         """Close the bills of one machine, if everything about it still is as it was decided from."""

@@ -8,6 +8,7 @@ of the jobs, of which as many are read at each look as a round has time for.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -170,6 +171,8 @@ class Observatory:
         self._start_s: dict[str, float | None] = {}
         self._cards: dict[str, str] = {}
         self._read_s: float | None = None
+        self._over_s: dict[str, float] = {}  # by job with a result, monotonic: when it ended
+        self._asked = False  # whether the store has told once what others foretold
         self._wanted = (
             False  # an attempt that moved its pointer since the last reading is to be judged
         )
@@ -181,6 +184,11 @@ class Observatory:
         """Follow every job one look further. A silent store costs knowledge and nothing else."""
         now_s = self._clock.monotonic_s()
         followed = [m for m in self._world.jobs.values() if m.witness is not None and not m.broken]
+        if not self._asked and any(map(_has_result, followed)):
+            # What others foretold of jobs that were over before anybody here looked: nothing of those is to
+            # be launched, so nothing else would ever read it. A silent store is asked again.
+            self.lifetimes.read()
+            self._asked = not self.lifetimes.silent
         for memory in followed:
             assert memory.witness is not None
             self._follow(memory, memory.witness, now_s)
@@ -199,8 +207,8 @@ class Observatory:
         if track is not None and track.launch != launch:
             self._end(track, _end_word(track, w), now_s)
             track = None
-        if w.phase == "finished" and w.exit_code == 0:
-            self.lifetimes.finished(memory.job, now_s - memory.age_s)
+        if _has_result(memory):
+            self._note_result(memory, now_s)
         elif w.phase in FINAL:
             self.lifetimes.forget(memory.job)
         if w.phase in FINAL or w.phase in ("released", "revoked"):
@@ -224,6 +232,12 @@ class Observatory:
             track.attempt, track.row = w.attempt, None
         if w.phase == "held":
             track.alive_s = wrote_s
+
+    def _note_result(self, memory: JobMemory, now_s: float) -> None:
+        """Whatever is or will be known to be foretold of it has this outcome."""
+        # By the first sight of its end: an experiment without open jobs is not listed, and ages stand still.
+        over_s = self._over_s.setdefault(memory.job, now_s - memory.age_s)
+        self.lifetimes.finished(memory.job, over_s)
 
     def _end(self, track: _Track, word: str, now_s: float) -> None:
         del self._tracks[track.job]
@@ -384,6 +398,21 @@ class Observatory:
         self.lifetimes.write(at_once)
         self._shelves.write(at_once)
 
+    def settle(self) -> None:
+        """At the end of a dispatcher: score what others foretold meanwhile, and write everything at once.
+
+        A silent store costs knowledge and nothing else: nobody who leaves waits for it more than once.
+        """
+        self.lifetimes.read()
+        if self.lifetimes.silent:
+            return
+        for job, over_s in self._over_s.items():
+            self.lifetimes.finished(job, over_s)
+        while self.lifetimes.score():
+            pass
+        for _ in range(2):  # what another has written since is read by the first, and merged
+            self.write(at_once=True)
+
     def _read_places(self, first: bool) -> None:
         """What other dispatchers have seen; where nobody has kept anything, what the manifests tell."""
         if not self._shelves.read() and first:
@@ -472,6 +501,11 @@ class Observatory:
         """The work between two milestones of a job that has so much left; ``None`` without its spec."""
         spec = self._world.jobs[job].spec
         return spec.milestone_every * left.per_step if spec else None
+
+    def longest_silence_s(self, job: str) -> float:
+        """The longest lease that a job allows; none is known without its spec."""
+        spec = self._world.jobs[job].spec
+        return spec.max_silence_s if spec else math.inf
 
     def expected(self, left: WorkLeft, rung: Rung) -> tuple[float, float] | None:
         """Speed in steps and useful share that such work is expected to have on a rung.
@@ -573,6 +607,11 @@ def _pause_s(track: _Track) -> float:
     doubles from one read to the next.
     """
     return min(_AGAIN_S, track.manifest.busy_s) if track.manifest else 0.0
+
+
+def _has_result(memory: JobMemory) -> bool:
+    w = memory.witness
+    return w is not None and w.phase == "finished" and w.exit_code == 0
 
 
 def _is_to_be_launched(memory: JobMemory) -> bool:

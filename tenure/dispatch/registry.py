@@ -165,4 +165,5 @@ def build_dispatcher(
         notifier=notifier,
         plans=settings.planner.enabled,
         rates=settings.planner.rates,
+        backups=settings.planner.enabled and settings.planner.backups,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenure.dispatch.contract import ALL_KINDS
+from tenure.dispatch.copies import Stragglers
 from tenure.dispatch.decide import RungView, Snapshot
 from tenure.dispatch.foretell import Foreseen, Foreteller
 from tenure.dispatch.ladder import Rung
@@ -33,8 +34,12 @@ class Sight:
         moves: bool,
         plans: bool,
         rates: Mapping[str, float],
+        backups: bool = False,
     ) -> None:
-        """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others."""
+        """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others.
+
+        ``backups``: whether stragglers among them have copies.
+        """
         self._rungs = rungs
         self._clock = clock
         self._moves = moves
@@ -45,7 +50,8 @@ class Sight:
         self._plans = plans
         self._trouble: dict[str, str] = {}  # of the planner
         foreseen = Foreseen(rungs, self.observatory)
-        self._planner = Planner(rungs, self.observatory, rates, foreseen)
+        stragglers = Stragglers(rungs, self.observatory, self.world) if backups else None
+        self._planner = Planner(rungs, self.observatory, rates, foreseen, stragglers)
         self.foreteller = Foreteller(self.observatory, foreseen)
 
     def observe(self) -> None:

@@ -12,6 +12,7 @@ from tenure.dispatch.contract import Capacity, JobKind
 from tenure.dispatch.quality import Option, Pace, Usual
 from tenure.dispatch.quota import Left
 from tenure.plan.advise import Advice, Prospect
+from tenure.plan.backup import Rest
 from tenure_protocol.lease.machine import Watched
 from tenure_protocol.records import Witness
 
@@ -68,6 +69,7 @@ class JobView:
     strikes: int = 0  # attempts in a row that were lost early, without a milestone
     strikes_on: Mapping[str, int] = field(default_factory=dict)  # these, by rung
     not_before_s: float = 0.0  # monotonic; when it may be launched again
+    held_for_s: float = 0.0  # how long the attempt that holds it has had it, at the least
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
     #: Faults of machines since its last milestone, and the rungs they were on.
@@ -84,6 +86,10 @@ class JobView:
     deadline_s: float | None = None  # monotonic; when its plan wants it done
     prospects: tuple[Prospect, ...] = ()  # what is left of it, on each rung where anybody can say
     advice: Advice | None = None  # of the planner, where there is a deadline
+    copy_of: str = ""  # the job whose backup copy it is
+    copied_as: str = ""  # the job that is its backup copy
+    rest: Rest | None = None  # of a straggler where it runs, where a copy is thought of
+    fresh: tuple[Prospect, ...] = ()  # the whole job on the other rungs: what a copy would take
 
 
 @dataclass(frozen=True)
@@ -181,6 +187,14 @@ class AskToYield:
 
 
 @dataclass(frozen=True)
+class EnlistCopy:
+    """Enlist a backup copy of a job that goes on: the next run of its spec."""
+
+    job: str
+    rung: str  # where it is expected to begin
+
+
+@dataclass(frozen=True)
 class TakeAway:
     """Revoke a job whose holder did not do what it was asked; a pause is held back."""
 
@@ -208,4 +222,4 @@ class Wait:
     job: str
 
 
-Action = Launch | Cancel | AskToYield | TakeAway | ReleaseBill | Wait
+Action = Launch | Cancel | AskToYield | EnlistCopy | TakeAway | ReleaseBill | Wait

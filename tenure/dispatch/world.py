@@ -6,15 +6,19 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import cycle, islice
 from math import inf
 from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
+from tenure.dispatch.memory import FIRST_REFUSAL_LOOK_S
+from tenure.dispatch.memory import Bill as Bill
+from tenure.dispatch.memory import JobMemory as JobMemory
+from tenure.dispatch.memory import PendingLaunch as PendingLaunch
 from tenure.dispatch.quality import NOTHING_SHOWN, Shown
-from tenure.plan.advise import LONGEST_H
+from tenure.dispatch.terms import budget_of, copies_of, deadline_of
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
@@ -38,7 +42,6 @@ from tenure_worker.claim import read_spec
 
 #: Reads of one attempt's renewals at its beginning, while its lease is still being measured.
 _YOUNG_READS = 4
-_FIRST_REFUSAL_LOOK_S = 2.0
 #: An attempt that is lost within this time without a milestone costs budget; after it, none.
 EARLY_S = 1800.0
 #: Pause before a job is launched again that was lost early more than once, doubled each time.
@@ -47,104 +50,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 PAGE = 1000
 _MOST_REFUSALS = 20  # read of one launch
 _MOST_WITNESS_BYTES = 1 << 16  # a result has 4 KiB at most, a reason 2,000 characters
-
-
-@dataclass(frozen=True)
-class PendingLaunch:
-    """A launch this dispatcher reserved without an answer; made if it turns out written."""
-
-    launch: int
-    rung: str
-    reason: str
-
-
-@dataclass
-class JobMemory:
-    """What is remembered of one job."""
-
-    job: str
-    experiment: str
-    rungs: tuple[str, ...]
-    priority: int
-    order: int
-    team: str | None = None
-    plan: str = ""
-    spec: JobSpec | None = None
-    witness: Witness | None = None
-    etag: str = ""  # as last listed
-    read_etag: str = ""  # of the body that ``witness`` was decoded from
-    residue: int = -1
-    age_s: float = 0.0
-    young_reads: int = 0
-    broken: str | None = None
-    broken_etag: str = ""
-    broken_s: float | None = None  # since when its witness is no witness any more
-    failed_launch: int = 0
-    excluded: dict[str, str] = field(default_factory=dict)
-    rejections: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)  # in a row, by rung
-    unclaimed: int = 0
-    no_shows: dict[str, NoShows] = field(default_factory=dict)  # by rung
-    launched_on: tuple[int, str] = (0, "")  # a launch whose claim window is over, and its rung
-    strikes: int = 0
-    strikes_on: dict[str, int] = field(default_factory=dict)  # by rung
-    unreadable: int = 0
-    faults: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # of machines: the rungs; no milestone since
-    since_s: float = 0.0  # when this dispatcher first saw the attempt that holds it
-    took_s: float = 0.0  # when the witness was last read or written
-    asked_s: float | None = None  # when it first saw the request to that attempt
-    not_before_s: float = 0.0  # a job that a machine failed is not launched at once
-    pending: PendingLaunch | None = None
-    ended: str = ""  # how the process of its open launch ended, in the words of its runner
-    moves: int = 0  # how often it was asked to yield for a better machine
-    moving_to: str = ""  # the rung that it was asked to yield for; '' once it is launched again
-    left: dict[str, float] = field(default_factory=dict)  # rung: monotonic, passed over until then
-    enlisted_s: float = 0.0  # monotonic, by the age of the first record that names it
-    deadline_s: float | None = None  # monotonic; that and the plan's deadline_h
-    refusal_look_s: float = 0.0
-    refusal_pause_s: float = _FIRST_REFUSAL_LOOK_S
-    over: JobView | None = None  # the view of a job that is final, made once
-
-    @property
-    def final(self) -> bool:
-        """Whether nothing can happen to it any more."""
-        w = self.witness
-        return w is not None and w.phase in FINAL
-
-
-@dataclass
-class Bill:
-    """One launch whose bill is not known to be closed."""
-
-    job: str
-    launch: int
-    intent: Intent | None = None
-    receipt: LaunchReceipt | None = None
-    unmade: bool = False  # the store has said that there is no intent
-    failed: bool = False  # the platform is known to have made no machine
-    worked: bool = False  # there was a machine, though its receipt may be missing
-    since_s: float = 0.0  # monotonic, when its machine was launched, as far as is known
-    settlements: int = 0
-    bound_s: float | None = None  # when its platform ends it at the latest, as last recorded
-    retry_at_s: float = 0.0
-    pause_s: float = 0.25
-
-    @property
-    def rung(self) -> str:
-        """The rung it was launched on; '' while its intent has not been read."""
-        return self.intent.rung if self.intent else ""
-
-    @property
-    def beside(self) -> tuple[tuple[str, int], ...]:
-        """The (job, launch) that were launched on the same machine, as far as is known."""
-        return self.intent.beside if self.intent else ()
-
-    @property
-    def cost(self) -> bool:
-        """Whether there was anything to pay for, as far as is known."""
-        return self.worked or (self.receipt is not None and not self.failed)
 
 
 class World:
@@ -263,7 +168,7 @@ class World:
             self._count_losses(memory, old, witness)
         if old is None or old.attempt != witness.attempt:
             memory.young_reads = 0
-            memory.since_s = self._clock.monotonic_s()
+            memory.since_s, memory.claim_seen = self._clock.monotonic_s(), old is not None
         memory.took_s = self._clock.monotonic_s()
         if witness.phase == "held":
             memory.unclaimed = 0
@@ -355,7 +260,7 @@ class World:
         w = memory.witness
         waits = w is not None and w.phase == "expected" and memory.failed_launch < w.launched
         if memory.refusal_look_s and not waits:
-            memory.refusal_look_s, memory.refusal_pause_s = 0.0, _FIRST_REFUSAL_LOOK_S
+            memory.refusal_look_s, memory.refusal_pause_s = 0.0, FIRST_REFUSAL_LOOK_S
             self.troubles.pop(keys.refusals(memory.job), None)
         if memory.final or memory.broken:
             return
@@ -451,7 +356,7 @@ class World:
                 newest[record.plan] = record
         for record in sorted(self._plans.values(), key=lambda record: record.version):
             terms = newest[record.plan].terms
-            self.budgets[record.plan] = _budget(terms.get("budget"))
+            self.budgets[record.plan] = budget_of(terms.get("budget"))
             rungs, priority = terms.get("rungs"), terms.get("priority")
             team = terms.get("team")
             for job in record.jobs:
@@ -463,8 +368,30 @@ class World:
                 memory.team = team if isinstance(team, str) else None
                 memory.plan = record.plan
                 memory.enlisted_s = enlisted_s[record.plan, job]
-                memory.deadline_s = _deadline_s(memory.enlisted_s, terms)
+                memory.deadline_s = deadline_of(memory.enlisted_s, terms)
                 self.jobs[job] = memory
+        for record in self._plans.values():
+            for twin, (original, why) in copies_of(record.terms).items():
+                self._pair(self.jobs.get(twin), self.jobs.get(original), why)
+
+    def _pair(self, twin: JobMemory | None, original: JobMemory | None, why: str) -> None:
+        """A backup copy and its original, whose deadline it is to keep."""
+        if twin is not None and original is not None:
+            twin.copy_of, original.copied_as = original.job, twin.job
+            twin.copied_for = why
+            twin.enlisted_s, twin.deadline_s = original.enlisted_s, original.deadline_s
+
+    def _excluded(self, m: JobMemory) -> dict[str, str]:
+        """The rungs where a job cannot run; a copy does not run where its original does."""
+        found, original = dict(m.excluded), self.jobs.get(m.copy_of)
+        w = original.witness if original else None
+        if original is None or w is None or w.phase not in ("held", "expected"):
+            return found
+        launch = w.holder.launch if w.holder else w.launched
+        if bill := self.bills.get((original.job, launch)):
+            words = f"job {original.job}, whose backup copy it is, is there"
+            found.setdefault(bill.rung, words)
+        return found
 
     def _observe_bills(self) -> None:
         prefix = keys.UNSETTLED
@@ -612,7 +539,7 @@ class World:
             broken=m.broken,
             broken_for_s=0.0 if m.broken_s is None else self._clock.monotonic_s() - m.broken_s,
             failed_launch=m.failed_launch,
-            excluded=dict(m.excluded),
+            excluded=self._excluded(m),
             rejections=m.rejections,
             unclaimed=m.unclaimed,
             no_shows=dict(m.no_shows),
@@ -632,8 +559,22 @@ class World:
             since_s=m.enlisted_s,
             deadline_s=m.deadline_s,
             not_before_s=m.not_before_s,
+            copy_of=m.copy_of,
+            copied_as=m.copied_as,
+            held_for_s=self._held_for_s(m),
             asked_for_s=0.0 if m.asked_s is None else self._clock.monotonic_s() - m.asked_s,
         )
+
+    def _held_for_s(self, m: JobMemory) -> float:
+        """How long its holder has had a job, at the least: a dispatcher that starts later knows its launch."""
+        w = m.witness
+        if w is None or w.phase != "held":
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        bill = self.bills.get((m.job, w.holder.launch if w.holder else 0))
+        if m.claim_seen or bill is None or bill.intent is None or w.launch is None:
+            return now_s - m.since_s
+        return max(now_s - m.since_s, now_s - bill.since_s - w.launch.window_s)
 
     def bill_over(self, bill: Bill) -> str | None:
         """Why nothing can come of a launch, by the body that was read last; ``None`` if it may."""
@@ -676,22 +617,3 @@ def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
     most_s = spec.max_silence_s
     told = w.announced and replace(w.announced, silence_s=min(w.announced.silence_s, most_s))
     return replace(w, silence_s=min(w.silence_s, most_s), announced=told)
-
-
-def _deadline_s(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
-    """When a job is wanted, counted from its enlisting; what is no number is left out, as above."""
-    hours = terms.get("deadline_h")
-    if isinstance(hours, bool) or not isinstance(hours, (int, float)):
-        return None
-    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_H else None
-
-
-def _budget(told: object) -> dict[str, float]:
-    """The budget of a plan's terms; what is none is left out, as whoever wrote the record checked it."""
-    if not isinstance(told, dict):
-        return {}
-    return {
-        str(currency): float(amount)
-        for currency, amount in told.items()
-        if isinstance(amount, (int, float)) and not isinstance(amount, bool)
-    }

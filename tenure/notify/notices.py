@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from tenure.dispatch.copies import spare
 from tenure.dispatch.decide import Action, Launch, ReleaseBill
 from tenure.settings import NoticeKind
 from tenure_protocol.codec import short_id
@@ -147,6 +148,8 @@ def look(
     }
     seen = []
     for job, memory in list(world.jobs.items()):
+        if spare(world.jobs, job):
+            continue  # the other of its pair has the result
         action, reason = decided.get(job, (None, ""))
         made = isinstance(action, Launch) and job not in tick.unmade
         state, reason = _state(memory, made, tick.unmade.get(job, reason))

@@ -10,7 +10,7 @@ worth in dollars (:mod:`tenure.plan.shadow`), which is nothing while it would be
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf
 
 #: Ten years: a longer deadline or horizon is a slip of the keyboard, not a plan.
@@ -19,6 +19,8 @@ LONGEST_H = 87_600.0
 SAFETY = 1.3
 #: Starts that a job keeps time for beside the one that the sure rung needs: the next launch may never claim.
 SPARE_STARTS = 2.0
+#: Milestones kept before the last moment while a rung is used that may be lost.
+RESERVED_MILESTONES = 2.0
 #: A rung is cheap where it saves at least this share of what the sure one would take.
 LEAST_SAVING = 0.1
 #: A holder on a rung that may be lost stays after the last moment if it is lost before its end with less than this.
@@ -29,6 +31,8 @@ SOONER, SOONER_GROWTH = 1.15, 1.3
 PATIENCE = 2.0
 #: While nobody knows how long a job is, a rung is held no longer than for this share of its time.
 UNKNOWN_SHARE = 0.1
+#: A milestone is overdue once a machine has had so many times as long as one takes there.
+OVERDUE = 2.0
 _HOUR_S = 3600.0
 
 
@@ -44,6 +48,7 @@ class Prospect:
     milestone_s: float = 1800.0  # of work between two milestones: half of it is lost with a machine
     sure: bool = False  # on demand: it is there when it is needed, and not taken away
     slots: int = 1  # machines that it can be at one time
+    silence_s: float = 0.0  # how long the loss of a machine may go unnoticed
 
     @property
     def takes_s(self) -> float:
@@ -67,6 +72,24 @@ class Prospect:
         """Time to keep for it: the forecast with its safety, and starts that fail."""
         return SAFETY * self.takes_s + SPARE_STARTS * self.start_s
 
+    @property
+    def reserve_s(self) -> float:
+        """Time to keep while it is used for a loss that is noticed late, whatever is recorded of it.
+
+        A machine that is lost just before the last moment is missed after its lease; another start may fail, and
+        what was done since the last milestone is done again, which is known a milestone later. 0 for a sure rung.
+
+        >>> Prospect("spot", 36000.0, 300.0, 0.3, milestone_s=1800.0, silence_s=600.0).reserve_s
+        4500.0
+        >>> Prospect("dear", 36000.0, 300.0, 3.0, milestone_s=1800.0, silence_s=600.0, sure=True).reserve_s
+        0.0
+        """
+        if self.sure:
+            return 0.0
+        return (
+            self.silence_s + self.start_s + RESERVED_MILESTONES * min(self.milestone_s, self.run_s)
+        )
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -78,6 +101,7 @@ class Outlook:
     prospects: Sequence[Prospect]  # in the user's order
     guessed: bool = False  # how much is left is not known yet
     critical: bool = False  # sure rungs come first, whatever the others save
+    on: str = ""  # the rung that it is on, or launched for; '' where it waits
 
 
 @dataclass(frozen=True)
@@ -139,10 +163,43 @@ def _last_moments(jobs: Sequence[Outlook], now_s: float) -> dict[str, tuple[Pros
     return found
 
 
-def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advice:
+def _reserve_s(job: Outlook, sure: Prospect) -> float:
+    """What is kept before the last moment: for the rung that a job is on, else for the one that needs least.
+
+    Nothing where there is no sure rung to go to.
+
+    >>> dear = Prospect("dear", 3600.0, 60.0, 3.0, sure=True)
+    >>> spot, other = (Prospect(name, 7200.0, 60.0, 0.3, milestone_s=s) for name, s in (("a", 600.0), ("b", 900.0)))
+    >>> [_reserve_s(Outlook("j", 0.0, 9e4, (spot, other, dear), on=on), dear) for on in ("", "a", "b", "dear")]
+    [1260.0, 1260.0, 1860.0, 0.0]
+    """
+    if not sure.sure:
+        return 0.0
+    here = [each for each in job.prospects if each.rung == job.on]
+    unsure = here or [each for each in job.prospects if not each.sure]
+    return min((each.reserve_s for each in unsure), default=0.0)
+
+
+def _latest_s(begins_s: float, sure: Prospect, reserve_s: float) -> float:
+    """The last moment, where what is left begins at ``begins_s`` with the time that the forecast's safety keeps.
+
+    That time serves for a loss that is noticed late too: a forecast that is wrong by all of its safety and a loss
+    at the last moment do not come together.
+
+    >>> dear = Prospect("dear", 36000.0, 0.0, 3.0, sure=True)  # of which 10800 s are kept
+    >>> _latest_s(50000.0, dear, 4500.0), _latest_s(50000.0, dear, 11800.0)
+    (50000.0, 49000.0)
+    """
+    kept_s = sure.safe_s - sure.takes_s
+    return begins_s - max(0.0, reserve_s - kept_s)
+
+
+def _advice(job: Outlook, sure: Prospect, begins_s: float, now_s: float) -> Advice:
+    """``begins_s`` is when what is left must begin on the sure rung, with nothing in reserve."""
     left_s = job.deadline_s - now_s
     fastest = min(job.prospects, key=lambda each: each.takes_s)
     late_s = max(0.0, fastest.takes_s - left_s)
+    latest_s = _latest_s(begins_s, sure, _reserve_s(job, sure))
     if now_s >= latest_s:
         return _pressed(job, sure, latest_s, late_s, now_s)
     order = sorted(
@@ -153,18 +210,24 @@ def _advice(job: Outlook, sure: Prospect, latest_s: float, now_s: float) -> Advi
             each.takes_s,
         ),
     )
+    # What nobody could leave in time is not begun: other rungs may be left later.
+    in_time = [
+        each for each in order if not sure.sure or _latest_s(begins_s, sure, each.reserve_s) > now_s
+    ]
+    job = replace(job, prospects=in_time)
     held = {
         each.rung: until_s
-        for each in order
+        for each in in_time
         if (until_s := _held(each, sure, job, latest_s)) > now_s
-    }
-    words = f"due in {_h(left_s)}"
+    } | {each.rung: latest_s for each in order if each not in in_time}
+    order.sort(key=lambda each: each not in in_time)
+    words = f"due in {hours(left_s)}"
     if held:
         best = order[0]
         words += (
-            f"; {best.rung} would take {_h(best.takes_s)} and {best.usd:.2f} USD, and "
-            f"{_h(latest_s - now_s)} are left until {sure.rung} must begin "
-            f"({_h(sure.takes_s)}, {sure.usd:.2f} USD)"
+            f"; {best.rung} would take {hours(best.takes_s)} and {best.usd:.2f} USD, and "
+            f"{hours(latest_s - now_s)} are left until {sure.rung} must begin "
+            f"({hours(sure.takes_s)}, {sure.usd:.2f} USD)"
         )
     return Advice(tuple(each.rung for each in order), held, latest_s, sure.rung, late_s, words)
 
@@ -221,13 +284,15 @@ def _pressed(job: Outlook, sure: Prospect, latest_s: float, late_s: float, now_s
     if sure.takes_s > left_s:  # it is no help any more: the soonest first
         rest.sort(key=lambda each: each.takes_s)
     order = (sure.rung, *(each.rung for each in rest))
-    due = f"due in {_h(left_s)}" if left_s > 0 else f"its deadline was {_h(-left_s)} ago"
+    due = f"due in {hours(left_s)}" if left_s > 0 else f"its deadline was {hours(-left_s)} ago"
     if late_s > 0:
-        words = f"{due}, and the fastest rung needs {_h(left_s + late_s)}: it will be late"
+        words = f"{due}, and the fastest rung needs {hours(left_s + late_s)}: it will be late"
     elif sure.takes_s > left_s:
-        words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: {order[1]} may be in time"
+        words = f"{due}, and {sure.rung} needs {hours(sure.takes_s)}: {order[1]} may be in time"
     else:
-        words = f"{due}, and {sure.rung} needs {_h(sure.takes_s)}: the last moment for it has come"
+        words = (
+            f"{due}, and {sure.rung} needs {hours(sure.takes_s)}: the last moment for it has come"
+        )
     return Advice(order, {}, latest_s, sure.rung, late_s, words)
 
 
@@ -240,6 +305,38 @@ class Move:
     late: bool = False  # where it is; else only at risk
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """What is left of a job on a machine that has shown no milestone yet."""
+
+    here: Prospect
+    overdue: bool  # one was due long ago
+    reason: str
+
+
+def unseen(expected: Prospect, held_s: float) -> Unseen:
+    """What is left where a machine has had a job for so long, and nobody has seen a milestone of it.
+
+    Until one is overdue the machine is taken to be as fast as is expected of its rung, and to have worked all the
+    time: what it did is in the milestone that it takes when it is asked to yield. From then on it is known to be
+    slower: in ``held_s`` it has not done what should have taken ``milestone_s``, so all of it takes
+    ``held_s / milestone_s`` times as long at the least; and of what it did nothing is counted, since nobody saw any.
+
+    >>> spot = Prospect("spot", 36000.0, 300.0, 0.3, milestone_s=1800.0)
+    >>> unseen(spot, 1800.0).here.takes_s, unseen(spot, 7200.0).here.takes_s
+    (34200.0, 144000.0)
+    """
+    first_s = min(expected.milestone_s, expected.run_s)
+    overdue = held_s > OVERDUE * first_s
+    if overdue and first_s > 0:
+        left_s = expected.run_s * held_s / first_s
+    else:
+        left_s = max(0.0, expected.run_s - held_s)
+    words = f"it has no milestone after {hours(held_s)}"
+    words += f", and one takes {hours(first_s)} there" if overdue else ""
+    return Unseen(replace(expected, start_s=0.0, run_s=left_s), overdue, words)
+
+
 def hurry(
     advice: Advice,
     here: Prospect,
@@ -247,6 +344,7 @@ def hurry(
     deadline_s: float,
     now_s: float,
     moves: int = 0,
+    shown: Unseen | None = None,
 ) -> Move | None:
     """Where a running job goes on so as not to be late, or ``None``: it stays.
 
@@ -254,14 +352,15 @@ def hurry(
     it stays, since what it does on a cheap machine need not be done on the sure one. Then it leaves a machine on
     which it would be late for one that is clearly sooner, the cheapest that is in time if there is one; and one that
     may be lost before its end for a sure one. What is clear grows with the ``moves`` that it has behind it: a
-    machine may be slower than any was before.
+    machine may be slower than any was before. ``shown`` is of one that has no milestone yet: where that is
+    overdue it is late, and it is not moved for a risk alone, since its first milestone is near.
     """
     if not advice.pressed(now_s):
         return None
     left_s = deadline_s - now_s
-    late = here.takes_s > left_s
+    late = here.takes_s > left_s or (shown is not None and shown.overdue)
     lost = 1.0 - exp(-here.death_per_h * here.run_s / _HOUR_S)
-    at_risk = not here.sure and lost > RISK_ALLOWED
+    at_risk = not here.sure and lost > RISK_ALLOWED and shown is None
     if not late and not at_risk:
         return None
     if late:
@@ -279,17 +378,19 @@ def hurry(
         ),
     )
     why = (
-        f"it needs {_h(here.takes_s)} here and is due in {_h(left_s)}"
+        f"it needs {hours(here.takes_s)} here and is due in {hours(left_s)}"
         if late
-        else f"it is due in {_h(left_s)}, and is lost before its end here with {lost:.0%}"
+        else f"it is due in {hours(left_s)}, and is lost before its end here with {lost:.0%}"
     )
-    words = f"{why}; {best.rung} needs {_h(best.takes_s)} and {best.usd:.2f} USD"
+    why = f"{shown.reason}; {why}" if shown else why
+    words = f"{why}; {best.rung} needs {hours(best.takes_s)} and {best.usd:.2f} USD"
     return Move(best.rung, words, late)
 
 
-def _h(seconds: float) -> str:
-    """
-    >>> _h(5400.0), _h(900.0), _h(20.0)
+def hours(seconds: float) -> str:
+    """A time in words.
+
+    >>> hours(5400.0), hours(900.0), hours(20.0)
     ('1.5 h', '15 min', '20 s')
     """
     if abs(seconds) >= _HOUR_S:

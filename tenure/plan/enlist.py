@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tenure.errors import StoreOutOfReach
 from tenure_protocol.clock import Clock
@@ -13,6 +13,9 @@ from tenure_protocol.lease.client import read_witness
 from tenure_protocol.records import FINAL, JobSpec, PlanRecord, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_protocol.store.settle import create_once
+
+#: The term of a plan's record that names backup copies: by id, their originals and why.
+BACKUPS = "backups"
 
 
 def enlist(
@@ -46,6 +49,30 @@ def enlist(
     except StoreSilent as error:
         raise StoreOutOfReach(f"the store did not take the plan {plan}: {error}") from error
     return ids
+
+
+def enlist_copy(store: Store, plan: str, spec: JobSpec, reason: str, clock: Clock) -> str:
+    """Enlist the backup copy of a job, which is the next run of its spec; returns its id.
+
+    A version of the plan's record names it, under the newest terms, with its original and why. Whoever else does the
+    same enlists the same job; what is enlisted already is left as it is. Raises as :func:`enlist`.
+    """
+    twin = replace(spec, run=spec.run + 1)
+    try:
+        versions = _versions(store, plan)
+        if any(twin.id in record.jobs for record in versions):
+            return twin.id
+        key = keys.job(twin.id)
+        if not create_once(store, key, encode(twin), clock):
+            raise Corrupt("it differs from the spec whose digest is its id", key)
+        newest = max(versions, key=lambda record: record.version)
+        terms = {**newest.terms, BACKUPS: {twin.id: {"of": spec.id, "why": reason}}}
+        record = PlanRecord(plan, spec.experiment, (twin.id,), terms, newest.version + 1)
+        body = encode(record)
+        create_once(store, keys.plan(plan, short_id(body)), body, clock)
+    except StoreSilent as error:
+        raise StoreOutOfReach(f"the store did not take the copy of {spec.id}: {error}") from error
+    return twin.id
 
 
 @dataclass(frozen=True)

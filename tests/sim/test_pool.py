@@ -280,16 +280,42 @@ def test_a_job_without_time_takes_the_sure_machine_in_time(monkeypatch: Patch) -
     assert _rungs(world)["sure"] == 1 and _late(world) == []
 
 
-def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(monkeypatch: Patch) -> None:
-    """Its machines live for an hour and a half: the job leaves for the sure one while there is time."""
+@pytest.mark.parametrize(
+    ("hours", "lives_h", "deadline_h"),
+    [(10, 1.5, 12.25), (10, 1.5, 15.75), (10, 1.5, 16.0), (4, 1.5, 6.85)],
+)
+def test_a_cheap_machine_that_is_lost_again_and_again_makes_nobody_late(
+    hours: float, lives_h: float, deadline_h: float, monkeypatch: Patch
+) -> None:
+    """Its loss just before the last moment is noticed a lease later: the time for that is kept."""
+    world = _short_lived(hours, lives_h, deadline_h, monkeypatch)
+    assert _ends(world) == ["finished finished"] and _late(world) == []
+    assert _rungs(world)["cheap"] and _rungs(world)["sure"]
+
+
+def test_where_the_deadline_is_far_nothing_is_paid_for_what_is_kept(monkeypatch: Patch) -> None:
+    world = _short_lived(10, 1.5, 24.0, monkeypatch)
+    assert _late(world) == [] and not _rungs(world)["sure"]
+
+
+def _short_lived(hours: float, lives_h: float, deadline_h: float, patch: Patch) -> PoolWorld:
     spot = replace(CHEAP, price_class="spot")
+    short = replace(GOOD, lives_s=lives_h * HOUR_S)
+    _fixed(patch, lambda rung, *_: short if rung == "cheap" else GOOD)
+    return _world("planner", _config(hours, deadline_h=deadline_h), spot, SURE)
+
+
+def test_a_machine_that_is_too_slow_for_a_milestone_makes_nobody_late(monkeypatch: Patch) -> None:
+    """Its first one would come too late; what the other job of its kind needs says so before."""
     _fixed(
         monkeypatch,
-        lambda rung, *_: replace(GOOD, lives_s=5400.0) if rung == "cheap" else GOOD,
+        lambda *at: replace(GOOD, speed=0.15) if at == ("cheap", 0, 1) else GOOD,
     )
-    world = _world("planner", _config(10, deadline_h=18.0), spot, SURE)
-    assert _ends(world) == ["finished finished"] and _late(world) == []
-    assert _rungs(world)["cheap"] > 1 and _rungs(world)["sure"] == 1
+    cheap = replace(CHEAP, slots=2)
+    world = _world("planner", _config(4, jobs=2, deadline_h=7.0), cheap, SURE)
+    assert _late(world) == [] and world.yields >= 1
+    (slow,) = [m for m in world.cloud.machines.values() if m.host.speed == 0.15]
+    assert slow.charged_s(world.scheduler.now_s) < 2.5 * HOUR_S, "its first milestone takes 3.6 h"
 
 
 def _late(world: PoolWorld) -> list[str]:

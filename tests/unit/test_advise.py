@@ -22,15 +22,17 @@ from tenure.dispatch.decide import (
 from tenure.dispatch.quality import Option, Pace
 from tenure.plan.advise import (
     LEAST_SAVING,
+    OVERDUE,
     UNKNOWN_SHARE,
     Advice,
     Outlook,
     Prospect,
     advise,
     hurry,
+    unseen,
 )
 from tenure_protocol.lease.machine import Watched
-from tenure_protocol.records import Holder, Witness
+from tenure_protocol.records import Holder, Pointer, Witness
 from tenure_protocol.records import Launch as Launched
 
 H = 3600.0
@@ -134,6 +136,7 @@ prospects = st.builds(
     st.floats(60.0, 7200.0),
     st.booleans(),
     st.integers(1, 4),
+    st.floats(0.0, 3600.0),
 )
 ladders = st.lists(prospects, min_size=1, max_size=4, unique_by=lambda each: each.rung)
 outlooks = st.lists(
@@ -144,6 +147,8 @@ outlooks = st.lists(
         st.floats(1.0, 1e6),
         ladders,
         st.booleans(),
+        st.booleans(),
+        st.sampled_from(["", "a", "b", "c", "d"]),
     ),
     min_size=1,
     max_size=5,
@@ -162,6 +167,10 @@ def test_advice_is_never_to_wait_too_long(jobs: list[Outlook], now_s: float) -> 
         assert set(advice.order) - advice.held.keys(), "one rung at least may be used"
         sure = next(each for each in job.prospects if each.rung == advice.sure)
         assert advice.latest_s <= job.deadline_s - sure.safe_s + 1e-6
+        here = next((each for each in job.prospects if each.rung == job.on), None)
+        if here and sure.sure:  # what is kept is enough for a loss that is noticed late
+            begins_s = job.deadline_s - sure.takes_s - here.reserve_s
+            assert advice.latest_s <= begins_s + 1e-6
         if advice.pressed(now_s):
             assert advice.order[0] == advice.sure
 
@@ -180,6 +189,41 @@ def test_a_machine_is_counted_on_by_one_job_at_a_time(jobs: list[Outlook]) -> No
         for at_s, _ in rows:
             beside = sum(since <= at_s < until - 1e-6 for since, until in rows)
             assert beside <= shared[rung].slots
+
+
+# ----------------------------------------------------------------------- a loss noticed late
+
+SHORT = replace(DEAR, run_s=1 * H)  # 0.3 h and two starts are kept for it anyway
+RISKY = replace(SPOT, run_s=2 * H, silence_s=900.0)  # a lease, a start and two milestones: 4800 s
+
+
+def test_while_a_rung_is_used_that_may_be_lost_time_is_kept_for_a_loss_noticed_late() -> None:
+    job = outlook(20.0, SHORT, RISKY)
+    latest_s = of(job).latest_s
+    assert latest_s == pytest.approx(20 * H - SHORT.takes_s - RISKY.reserve_s)
+    assert RISKY.reserve_s == 900.0 + 300.0 + 2 * 1800.0
+    assert of(replace(job, on="spot")).latest_s == latest_s
+    on_sure = of(replace(job, on="dear")).latest_s
+    assert on_sure == pytest.approx(20 * H - SHORT.safe_s), "nothing can be lost there"
+    calm = replace(job, prospects=(SHORT, replace(RISKY, death_per_h=0.0)))
+    assert of(calm).latest_s == latest_s, "whatever is recorded of it"
+
+
+def test_a_rung_that_could_not_be_left_in_time_is_not_begun() -> None:
+    """Another one, whose milestones are closer, still is."""
+    coarse = replace(RISKY, rung="coarse", usd_per_h=0.1, milestone_s=2 * H)
+    job = outlook(20.0, SHORT, RISKY, coarse)
+    assert of(job).order == ("coarse", "spot", "dear")
+    now_s = 20 * H - SHORT.takes_s - coarse.reserve_s + 60.0
+    advice = of(job, now_s)
+    assert advice.order == ("spot", "dear", "coarse") and not advice.pressed(now_s)
+    assert advice.held["coarse"] == advice.latest_s and "spot" not in advice.held
+    assert of(replace(job, on="coarse"), now_s).pressed(now_s), "who is there leaves"
+
+
+def test_without_a_sure_rung_nothing_is_kept_for_it() -> None:
+    job = outlook(20.0, RISKY)
+    assert of(job).latest_s == pytest.approx(20 * H - RISKY.safe_s)
 
 
 # ------------------------------------------------------------------------------------- moves
@@ -350,3 +394,81 @@ def test_a_young_attempt_is_not_hurried_and_a_critical_one_stays_on_sure_rungs()
     sure_here = replace(late, prospects=(replace(DEAR, sure=False), replace(SPOT, sure=True)))
     assert decided(sure_here, now_s, bills)[0] == AskToYield("j", "dear", slow=True)
     assert decided(replace(sure_here, critical=True), now_s, bills)[0] == Wait("j")
+
+
+# ------------------------------------------------------------------------- no milestone yet
+
+
+def silent(due_h: float, held_h: float, now_s: float, **changes: object) -> JobView:
+    """A holder on spot that has shown nothing for so many hours."""
+    job = replace(held(of(outlook(due_h), now_s), "spot"), pace=None, deadline_s=due_h * H)
+    return replace(job, held_for_s=held_h * H, **changes)  # type: ignore[arg-type]
+
+
+SPOT_BILL = (BillView("j", 1, "spot"),)
+
+
+def test_a_holder_without_a_milestone_that_will_be_late_is_asked_to_yield() -> None:
+    now_s = of(outlook(8.0)).latest_s
+    action, reason = decided(silent(8.0, 0.4, now_s), now_s, SPOT_BILL)
+    assert action == AskToYield("j", "dear", slow=True)
+    assert "it has no milestone after 24 min; it needs 9.8 h here and is due in 6.6 h" in reason
+    before_s = now_s - 1.0
+    assert decided(silent(8.0, 0.4, before_s), before_s, SPOT_BILL)[0] == Wait("j"), "not pressed"
+
+
+def test_one_that_is_in_time_is_left_alone_until_its_milestone_is_overdue() -> None:
+    """As fast as its rung it would be done: it is moved for no risk, and for lateness that it has shown."""
+    now_s, rows = 7 * H, (DEAR, replace(SPOT, run_s=2.5 * H))
+    advice = Advice(("dear", "spot"), {}, 6 * H, "dear", 0.0, "")
+    near = replace(silent(20.0, 0.9, now_s), prospects=rows, advice=advice)
+    assert decided(near, now_s, SPOT_BILL)[0] == Wait("j")
+    over = replace(near, held_for_s=2.5 * H)
+    action, reason = decided(over, now_s, SPOT_BILL)
+    assert action == AskToYield("j", "dear", slow=True)
+    assert "it has no milestone after 2.5 h, and one takes 30 min there; it needs 12.8 h" in reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "evaluate"},
+        {"kind": None},
+        {"prospects": (DEAR,)},
+        {"advice": None},
+    ],
+)
+def test_one_that_cannot_be_judged_is_left_alone(changes: dict[str, object]) -> None:
+    now_s = of(outlook(8.0)).latest_s
+    job = replace(silent(8.0, 4.0, now_s), **changes)  # type: ignore[arg-type]
+    assert decided(job, now_s, SPOT_BILL)[0] == Wait("j")
+    assert decided(silent(8.0, 4.0, now_s), now_s, ())[0] == Wait("j"), "nobody knows where it is"
+
+
+def test_a_milestone_that_tells_nothing_is_a_milestone_all_the_same() -> None:
+    now_s = of(outlook(8.0)).latest_s
+    job = silent(8.0, 4.0, now_s)
+    assert job.witness is not None
+    told = replace(job.witness, pointer=Pointer(1, 100, 1, 1, "0" * 64))
+    assert decided(replace(job, witness=told), now_s, SPOT_BILL)[0] == Wait("j")
+    older = replace(told, attempt=2)
+    assert decided(replace(job, witness=older), now_s, SPOT_BILL)[0] == AskToYield(
+        "j", "dear", True
+    )
+
+
+@given(
+    st.builds(replace, st.just(SPOT), run_s=st.floats(60.0, 1e6), milestone_s=st.floats(60.0, 1e5)),
+    st.floats(0.0, 1e6),
+)
+def test_who_shows_nothing_for_longer_has_no_less_before_it(here: Prospect, held_s: float) -> None:
+    """From when its milestone is overdue on; until then it is believed to work."""
+    shown = unseen(here, held_s)
+    first_s = min(here.milestone_s, here.run_s)
+    assert shown.overdue == (held_s > OVERDUE * first_s) and shown.here.start_s == 0.0
+    assert shown.here.run_s >= 0.0
+    if shown.overdue:
+        assert shown.here.run_s >= here.run_s * (1 - 1e-9)
+        assert unseen(here, 2 * held_s).here.run_s >= shown.here.run_s * (1 - 1e-9)
+    else:
+        assert shown.here.run_s <= here.run_s

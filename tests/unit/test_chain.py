@@ -9,14 +9,14 @@ import pytest
 
 from assets.chain import Chain, Incomplete
 from tenure.errors import Blocked
-from tenure.plan.enlist import enlist
+from tenure.plan.enlist import enlist, enlist_copy
 from tenure.plan.file import load_plan
 from tenure.settings import Settings, load_settings
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
-from tenure_protocol.lease.client import Confirmed, Lease, acquire
-from tenure_protocol.lease.machine import Finish, Hold, Move
+from tenure_protocol.lease.client import Applied, Confirmed, Lease, acquire, change, read_witness
+from tenure_protocol.lease.machine import Cancel, Finish, Hold, Move
 from tenure_protocol.records import JobSpec, Manifest
 from tenure_protocol.store.memory import MemoryStore
 
@@ -104,6 +104,29 @@ def test_a_job_that_ended_otherwise_blocks_until_its_retry_has_finished(bench: B
     assert [item.spec.id for item in done] == [retry.id, *(spec.id for spec in training[1:])]
     evaluated = bench.chain().specs("metrics")[0].model
     assert evaluated and evaluated.job == retry.id
+
+
+def test_of_a_job_and_its_backup_copy_one_result_counts(bench: Bench) -> None:
+    """That of the copy once the original is cancelled for it; the original's where both have finished."""
+    first, second, *others = bench.chain().specs("training")
+    bench.enlist([first, second, *others])
+    for spec in others:
+        bench.finish(spec)
+    for spec in (first, second):
+        enlist_copy(bench.store, "orbit", spec, "it is slow", SYSTEM)
+    bench.finish(replace(first, run=1))
+    with pytest.raises(Incomplete) as error:
+        bench.chain().done("training")
+    assert error.value.jobs == (first.id, second.id), "it may still finish: nobody has cancelled it"
+    key = keys.witness_of(first)
+    event = Cancel("dispatcher", "its backup copy was done sooner")
+    assert isinstance(
+        change(bench.store, key, first.id, read_witness(bench.store, key), event, SYSTEM), Applied
+    )
+    bench.finish(second)
+    bench.finish(replace(second, run=1))
+    done = bench.chain().done("training")
+    assert [item.spec for item in done[:2]] == [replace(first, run=1), second]
 
 
 def test_a_corrupt_manifest_blocks_and_is_named(bench: Bench) -> None:

@@ -96,6 +96,82 @@ def test_a_dispatcher_scores_what_another_has_foretold(clock: FakeClock) -> None
     assert pair[1] == pytest.approx(ended_s - began_s, abs=2.0)
 
 
+def foretold_and_over(pool: Pool) -> float:
+    """Somebody foretold of a launch, kept it, and was gone before its job ended; how long that took."""
+    relaunched(pool)
+    began_s = pool.clock.monotonic_s()
+    pool.dispatcher.observatory.write(at_once=True)
+    worker = Worker(pool, pool.specs[0], 2)
+    worker.train(900, 2.0, total=1_000)
+    worker.finish()
+    return pool.clock.monotonic_s() - began_s
+
+
+def stored_outcomes(pool: Pool) -> list[tuple[tuple[float, ...], float]]:
+    book = LifetimeBook(pool.store, pool.clock, "somebody else")
+    book.read()
+    return scored(row for _, row in book.rows())
+
+
+def test_who_starts_when_all_is_over_scores_what_was_foretold(clock: FakeClock) -> None:
+    pool = Pool(clock, 1)
+    took_s = foretold_and_over(pool)
+    clock.sleep(5_000.0)
+    last = pool.another()
+    last.tick()
+    clock.sleep(3_000.0)  # ages of an experiment that is over are not listed any more
+    last.leave()
+    ((_, told_s),) = stored_outcomes(pool)
+    assert told_s == pytest.approx(took_s, abs=2.0)
+
+
+def test_a_store_that_is_silent_at_first_is_asked_what_was_foretold_again(clock: FakeClock) -> None:
+    store = FaultyStore(clock)
+    pool = Pool(clock, 1, store)
+    took_s = foretold_and_over(pool)
+    last = pool.another()
+    store.silent = lambda key: key.startswith(keys.LIFETIMES)
+    last.tick()
+    clock.sleep(3_000.0)
+    last.leave()  # nothing is lost but what it would have told
+    assert not stored_outcomes(pool)
+    store.silent = lambda key: False
+    last.tick()
+    assert scored(rows_of(last))
+    last.leave()
+    ((_, told_s),) = stored_outcomes(pool)
+    assert told_s == pytest.approx(took_s, abs=2.0)
+
+
+def test_who_leaves_scores_what_was_foretold_after_he_had_asked(clock: FakeClock) -> None:
+    """All outcomes, of which a look takes 32, and those that another wrote while he ran."""
+    pool = Pool(clock, 1)
+    relaunched(pool)
+    early = pool.another()
+    early.tick()
+    worker = Worker(pool, pool.specs[0], 2)
+    worker.train(900, 2.0, total=1_000)
+    worker.finish()
+    early.tick()
+    for number in range(3, 60):  # launches that he never saw, and that tell of the same job
+        row = Lifetime(pool.specs[0].id, number, "spot", "lost")
+        assert isinstance(pool.store.create(keys.intent(row.job, number), b"{}"), Written)
+        pool.dispatcher.observatory.lifetimes.predicted(HERE, row, TOLD)
+    pool.dispatcher.leave()
+    early.leave()
+    assert len(stored_outcomes(pool)) == 58
+
+
+def test_the_end_of_a_dispatcher_is_its_last_word(clock: FakeClock) -> None:
+    """Within the five minutes between two writes."""
+    pool = Pool(clock, 1)
+    pool.started()[0].train(100, 2.0)
+    pool.tick()
+    assert not list(pool.store.list(keys.OBSERVATIONS))
+    pool.dispatcher.leave()
+    assert pool.stored() and list(pool.store.list(keys.LIFETIMES))
+
+
 def test_a_job_that_failed_is_not_scored(clock: FakeClock) -> None:
     pool = Pool(clock, 1)
     relaunched(pool)

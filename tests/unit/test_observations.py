@@ -276,6 +276,22 @@ def test_two_dispatchers_count_one_launch_once_and_lose_nothing(clock: FakeClock
     assert len(rows) == 3 and rows[pool.specs[0].id].done == 200 * FLOPS
 
 
+def test_two_dispatchers_that_leave_together_both_keep_what_they_saw(clock: FakeClock) -> None:
+    """Who comes second is refused, and has no later round to try again in."""
+    pool = Pool(clock)
+    first, second, *_ = pool.started()
+    first.train(100, 2.0)
+    pool.tick()
+    other = pool.another()
+    other.tick()
+    second.train(100, 2.0)
+    other.tick(61.0)
+    assert other.observatory.rows() and not pool.stored()
+    pool.dispatcher.leave()
+    other.leave()
+    assert {pool.specs[0].id, pool.specs[1].id} <= pool.stored().keys()
+
+
 def test_a_new_dispatcher_knows_what_the_last_one_saw(clock: FakeClock) -> None:
     pool = Pool(clock)
     for worker in pool.started():

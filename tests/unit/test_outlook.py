@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from assets.standing import count
 from runners.own_process import OwnProcessRunner
-from tenure.cli import group, outlook
+from tenure.cli import dispatch, group, outlook
 from tenure.dispatch.contract import Site
 from tenure.dispatch.loop import Dispatcher, Rung
 from tenure_protocol.clock import SYSTEM
+from tenure_protocol.lease import keys
 from tenure_protocol.lease.machine import Cancel
-from tenure_protocol.records import Asked, Witness
+from tenure_protocol.records import Asked, Observations, Witness, load
 from tenure_protocol.store import directory
+from tenure_protocol.store.api import Found
 from tenure_protocol.store.directory import DirectoryStore
 from tests.tenure_command import complaint, tenure
 from tests.unit.test_cli import CLAIM, CODE_ERROR, FINISH, RESERVE, Shop, spec
@@ -144,6 +148,46 @@ def test_until_done_answers_no_for_a_job_without_a_result(shop: Shop, how: str) 
     assert tenure("retry", job.id).code == 0
     shop.apply(spec(1, run=1), RESERVE, CLAIM, FINISH)
     assert tenure("dispatch", "--until-done", "--for-s", "9").code == 0, "its retry has a result"
+
+
+def _seen_to_finish(shop: Shop, monkeypatch: pytest.MonkeyPatch, end: BaseException | None) -> None:
+    """A job that a dispatcher finds running finishes in its first pause; ``end`` falls into the next one."""
+    shop.enlist(spec())
+    shop.apply(spec(), RESERVE, CLAIM)
+    shop.launched(spec())
+    pauses = iter([lambda: shop.apply(spec(), FINISH), lambda: _raise(end)])
+
+    def pause(clock: object, seconds: float) -> None:
+        if seconds == dispatch._EVERY_S:
+            next(pauses, lambda: None)()
+
+    monkeypatch.setattr(type(SYSTEM), "sleep", pause)
+
+
+def _raise(end: BaseException | None) -> None:
+    if end is not None:
+        raise end
+
+
+def _ends_kept(shop: Shop) -> list[str]:
+    found = [shop.store.read(row.key) for row in shop.store.list(keys.OBSERVATIONS)]
+    rows = [load(Observations, each.body, "").rows for each in found if isinstance(each, Found)]
+    return [row.end for row in itertools.chain(*rows)]
+
+
+def test_who_dispatches_until_done_keeps_what_he_saw(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _seen_to_finish(shop, monkeypatch, None)
+    assert tenure("dispatch", "--until-done").code == 0
+    assert _ends_kept(shop) == ["finished"]
+
+
+def test_ctrl_c_keeps_what_a_dispatcher_saw(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    _seen_to_finish(shop, monkeypatch, KeyboardInterrupt())
+    with suppress(KeyboardInterrupt):
+        tenure("dispatch")
+    assert _ends_kept(shop) == ["finished"]
 
 
 # --------------------------------------------------------------------------- enlisting again

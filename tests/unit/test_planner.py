@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,14 +12,18 @@ from tenure.dispatch import decide
 from tenure.dispatch.history import read_history
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
-from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S
+from tenure.dispatch.planner import GUESSED_SHARE, UNKNOWN_MILESTONE_S, _on
 from tenure.dispatch.views import JobView
-from tenure.plan.advise import UNKNOWN_SHARE
+from tenure.plan.advise import UNKNOWN_SHARE, Advice, Outlook
 from tenure.plan.enlist import enlist
+from tenure.plan.throughput import PRIOR_SHARE
+from tenure_protocol import peaks
+from tenure_protocol.lease.client import Confirmed
+from tenure_protocol.lease.machine import Hold
 from tenure_protocol.records import Lifetime
 from tests.fake_clock import FakeClock
 from tests.unit.test_dispatcher import ListingRunner
-from tests.unit.test_observations import Pool, Worker
+from tests.unit.test_observations import FLOPS, SILENCE_S, Pool, Worker
 
 H = 3600.0
 
@@ -161,6 +166,49 @@ def test_what_a_lost_machine_undoes_is_counted_by_the_milestones_of_such_work(
         assert fast.milestone_s == pytest.approx(spot.milestone_s * ratio)
 
 
+def test_how_long_a_loss_goes_unnoticed(clock: FakeClock) -> None:
+    """Of a holder its lease, elsewhere the first lease of a launch, and never longer than a job allows."""
+    shop = Shop(clock)
+    shop.dispatcher = shop.shop(rates={"credits": 20.0})
+    worker = trained(shop)
+    hold = Hold(worker.lease.holder, 1, 500.0)
+    assert isinstance(worker.lease.write(hold), Confirmed)
+    shop.dispatcher = shop.shop()
+    shop.tick()
+    window_s = shop.dispatcher.rungs["spot"].capacity.window_s
+    silences = {each.rung: each.silence_s for each in shop.view().prospects}
+    assert silences == {"spot": 500.0, "demand": window_s, "credits": window_s}
+    for memory in shop.dispatcher.world.jobs.values():
+        assert memory.spec is not None
+        memory.spec = replace(memory.spec, max_silence_s=7.0)
+    assert {each.silence_s for each in shop.view(1).prospects} == {7.0}
+
+
+def test_the_planner_is_told_where_a_job_is(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is launched there, and while it is held; not once it waits again."""
+    asked: dict[str, str] = {}
+
+    def noting(jobs: Iterable[Outlook], now_s: float) -> dict[str, Advice]:
+        asked.update({each.job: each.on for each in jobs})
+        return {}
+
+    monkeypatch.setattr("tenure.dispatch.planner.advise", noting)
+    shop = Shop(clock)  # without advice the user's order holds
+    job = shop.specs[0].id
+    shop.tick()
+    assert asked[job] == ""
+    shop.tick(50.0)
+    assert asked[job] == "demand"
+    worker = Worker(shop, shop.specs[0])
+    shop.tick()
+    assert asked[job] == "demand"
+    worker.release()
+    shop.tick()
+    assert asked[job] == ""
+
+
 def test_a_rung_with_too_few_cards_or_too_short_a_wall_is_no_prospect(clock: FakeClock) -> None:
     shop = Shop(clock)
     world = shop.dispatcher.world
@@ -210,6 +258,50 @@ def test_a_new_dispatcher_knows_how_long_jobs_are(clock: FakeClock) -> None:
     shop.dispatcher.look()
     again = [shop.dispatcher.observatory.left(spec.id) for spec in shop.specs]
     assert again == told and told[0] and told[1] and told[0].amount < told[1].amount
+
+
+def test_work_that_nobody_has_seen_is_as_long_as_its_flops_say(clock: FakeClock) -> None:
+    """What was observed is lost, and a milestone is left: no guess by the deadline, but a cold start."""
+    shop = Shop(clock)
+    trained(shop).release()
+    shop.tick()
+    shop.dispatcher = shop.shop()
+    shop.dispatcher.look()
+    assert shop.dispatcher.observatory.usual(("spotty", "Tesla T4"), "FLOPs of fp16") is None
+    by_name = {each.rung: each for each in shop.view(1).prospects}
+    for name, card in (("spot", "tesla-t4"), ("demand", "nvidia-h100"), ("credits", "nvidia-l4")):
+        peak = peaks.known_peak(card, "fp16")
+        assert peak is not None
+        run_s = 40_000 * FLOPS / (PRIOR_SHARE * peak.flops_per_s)
+        assert by_name[name].run_s == pytest.approx(run_s, rel=0.01)
+
+
+def test_how_long_a_holder_has_had_its_job(clock: FakeClock) -> None:
+    """By the claim that was seen, else by the launch, which may have claimed as late as its window ended."""
+    shop = Shop(clock)
+    shop.tick()
+    shop.tick(50.0)
+    worker = Worker(shop, shop.specs[0])
+    shop.tick(10.0)
+    clock.sleep(7_000.0)
+    assert isinstance(worker.lease.write(Hold(worker.lease.holder, 1, SILENCE_S)), Confirmed)
+    shop.tick()
+    assert shop.view().held_for_s == pytest.approx(7_000.0, abs=1.0)
+    w = shop.dispatcher.world.jobs[shop.specs[0].id].witness
+    assert w and w.launch
+    shop.dispatcher = shop.shop()
+    shop.tick()
+    assert shop.view().held_for_s == pytest.approx(7_060.0 - w.launch.window_s, abs=1.0)
+    assert shop.view(1).held_for_s == 0.0, "nobody holds it"
+
+
+def test_a_holder_that_claimed_late_has_not_had_its_job_since_its_launch(clock: FakeClock) -> None:
+    shop = Shop(clock)
+    shop.tick()
+    clock.sleep(5_000.0)  # nobody looked, so nobody judged its window
+    Worker(shop, shop.specs[0])
+    shop.tick()
+    assert shop.view().held_for_s == pytest.approx(0.0, abs=1.0)
 
 
 def test_one_lie_moves_nobody_elses_last_moment(clock: FakeClock) -> None:
@@ -274,3 +366,91 @@ def test_a_planner_that_fails_leaves_the_users_order_and_says_so(
     assert tick.troubles["the planner"] == (
         "it failed, and the order of the plan holds: ZeroDivisionError: float division by zero"
     )
+
+
+# --------------------------------------------------------------------------- what is tried
+
+
+class Fair(Shop):
+    """Three rungs of one price class: such work was seen on the first of them."""
+
+    def shop(self, *, plans: bool = True, rates: dict[str, float] | None = None) -> Dispatcher:
+        capacity = replace(ListingRunner.capacity({}), launches=4)
+        rungs = [
+            Rung("seen", "one", ListingRunner(), capacity, "tesla-t4", price=Price("usd", 0.35)),
+            Rung(
+                "new", "two", ListingRunner(), capacity, "nvidia-l4", price=Price("usd", self.new)
+            ),
+        ]
+        return Dispatcher(self.store, rungs, self.clock, plans=plans, rates=rates)
+
+    new = 0.9
+
+    def fair(self, new: float, count: int = 6) -> Fair:
+        """Again, with the terms of these rungs, and one job a tenth done on the first one."""
+        self.new = new
+        terms: dict[str, object] = {"rungs": ["seen", "new"], "deadline_h": 200.0}
+        enlist(self.store, "p", "e", self.specs, terms, self.clock)
+        self.dispatcher = self.shop()
+        self.dispatcher.world.observe()
+        for memory in list(self.dispatcher.world.jobs.values())[1:]:
+            memory.not_before_s = self.clock.monotonic_s() + 2_000.0  # they come later
+        trained(self)
+        return self
+
+    def advices(self) -> list[Advice]:
+        views = [self.view(number) for number in range(1, len(self.specs))]
+        return [view.advice for view in views if view.advice is not None]
+
+
+def test_a_rung_that_nobody_knows_is_probed_by_one_job_where_that_is_worth_its_price(
+    clock: FakeClock,
+) -> None:
+    shop = Fair(clock, 200.0, 6).fair(new=1.25)
+    first, *others = shop.advices()
+    assert first.order[0] == "new" and "new" not in first.held
+    assert "it probes rung new: what is left costs" in first.reason
+    assert "worth its" in first.reason
+    assert {each.order[0] for each in others} == {"seen"}
+    dear = Fair(clock, 200.0, 6).fair(new=40.0)
+    assert {each.order[0] for each in dear.advices()} == {"seen"}, "its answer is worth nothing"
+
+
+def test_nobody_probes_where_one_is_already(clock: FakeClock) -> None:
+    shop = Fair(clock, 200.0, 6).fair(new=1.25)
+    clock.sleep(2_001.0)
+    shop.tick()
+    on = {view.job: _on(view, seen) for seen in [shop.dispatcher.snapshot()] for view in seen.jobs}
+    assert sorted(on.values()).count("new") == 1
+    assert "seen" in {each.order[0] for each in shop.advices()}
+
+
+def test_a_probe_that_would_come_too_late_is_none(clock: FakeClock) -> None:
+    shop = Fair(clock, 200.0, 6).fair(new=1.25)
+    tries = shop.dispatcher._sight._planner._tries
+    view = shop.view(1)
+    assert view.advice is not None
+    left = shop.dispatcher.observatory.left(view.job)
+    assert left is not None
+    here = next(each for each in view.prospects if each.rung == "new")
+    most_s = view.advice.latest_s - here.start_s - here.milestone_s - here.reserve_s
+    plain = replace(view, advice=replace(view.advice, order=("seen", "new")))
+    for now_s, probed in ((most_s - 1.0, True), (most_s + 1.0, False)):
+        found = tries.advised([plain], {view.job: left}, {view.job: ""}, now_s)
+        assert (view.job in found) is probed
+    critical = replace(plain, critical=True)
+    assert tries.advised([critical], {view.job: left}, {view.job: ""}, most_s - 1.0) == {}
+
+
+def test_among_like_rungs_each_job_has_a_draw_of_its_own_until_all_are_known(
+    clock: FakeClock,
+) -> None:
+    """As cheap as the one that is known, as far as its peak says: some go there, the same ones each time."""
+    shop = Fair(clock, 200.0, 40).fair(new=0.66)
+    before = [each.order for each in shop.advices()]
+    tried = [each for each in shop.advices() if "it is tried" in each.reason]
+    assert before == [each.order for each in shop.advices()], "a draw is by the job's id"
+    firsts = [order[0] for order in before]
+    assert 3 <= firsts.count("new") <= 36 and firsts.count("seen") >= 3 and tried
+    shop.dispatcher._sight._planner._tries._is_known = lambda *_: True  # type: ignore[method-assign]
+    assert len({each.order for each in shop.advices()}) == 1
