@@ -19,6 +19,7 @@ from pipelines.bucket import Bucket
 from pipelines.plays import Play
 from tenure.bad_input import did_you_mean
 from tenure.dispatch.deploy_store import open_deploy_store
+from tenure.dispatch.desks import desk_of
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.registry import build_dispatcher, open_settings_store
 from tenure.errors import UsageError
@@ -96,6 +97,7 @@ class Workshop:
             deploy_key=self._key,
             trust=self._trust,
             deploy_store=lambda: open_deploy_store(self.settings, self.store),
+            desk=lambda team: desk_of(self.settings, self.store, team),
             head=KnownHead.of(self.settings),
         )
 

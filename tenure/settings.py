@@ -166,9 +166,11 @@ class RungSection(Section):
 
 
 class TeamSection(Section):
-    """``[teams.NAME]``: the weight of its fair share."""
+    """``[teams.NAME]``: the weight of its fair share, and whose credentials speak for it."""
 
     weight: Annotated[float, Field(gt=0)] = 1.0
+    #: That may write below ``submissions/NAME/``; None: those that everything else is written with.
+    credentials: Annotated[str | None, BeforeValidator(_check_credential_source)] = None
 
 
 class GatesSection(Section):

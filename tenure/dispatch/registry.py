@@ -71,7 +71,7 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
     see the credentials of a platform.
     """
     hidden = {settings.gates.deploy_key.removeprefix("env:")} | addresses.secret_variables(settings)
-    hidden |= deploy_variables(settings)
+    hidden |= own_variables(settings)
     troubles = {}
     for name, section in settings.runners.items():
         try:
@@ -82,9 +82,14 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
     return frozenset(hidden), troubles
 
 
-def deploy_variables(settings: Settings) -> set[str]:
-    """The variables that hold the deployment step's own credentials for the store, if any do."""
-    kind, _, prefix = (settings.gates.credentials or "").partition(":")
+def own_variables(settings: Settings) -> set[str]:
+    """The variables that hold credentials for the store of the deployment step's own, or a team's."""
+    sources = [settings.gates.credentials, *(team.credentials for team in settings.teams.values())]
+    return set().union(*map(_variables_of, sources))
+
+
+def _variables_of(source: str | None) -> set[str]:
+    kind, _, prefix = (source or "").partition(":")
     return {f"{prefix}_{name}" for name in CREDENTIAL_VARIABLES} if kind == "env" else set()
 
 
