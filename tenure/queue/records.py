@@ -100,6 +100,8 @@ class Hold:
     kind: Literal["run", "reserve"] = "run"
     #: Since when the team has had these cards without a break; none: since ``from_s``.
     since_s: float | None = None
+    #: It was started because its wait came to the bound, and draws on what its team may start so.
+    overdue: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,16 @@ class State:
     max_wait_s: float = MAX_WAIT_S
 
 
+Verdict = Literal["next", "waits", "held", "refused"]
+
+
 @dataclass(frozen=True)
 class Decision:
     """Where one waiting job stands, and why: place 1 goes next. Held and refused jobs have no place."""
 
     job: str
     team: str
-    verdict: Literal["next", "waits", "held", "refused"]
+    verdict: Verdict
     place: int | None
     reason: str
     numbers: dict[str, float] = field(default_factory=dict, compare=False)

@@ -103,7 +103,7 @@ def charges(
     Summed in an order of their own, so that the order of the records changes no last digit.
     """
     of = {each.name: each.part_of or each.name for each in teams}
-    found = {name: 0.0 for name in of.values()}
+    found = dict.fromkeys(of.values(), 0.0)
     for hold in sorted(holds, key=lambda hold: (hold.from_s, hold.team, hold.job, hold.kind)):
         name = of.get(hold.team, hold.team)
         found[name] = found.get(name, 0.0) + charge(hold, pool, now_s, half_life_s)
@@ -111,7 +111,7 @@ def charges(
 
 
 def entitlements(teams: Sequence[Team]) -> dict[str, float]:
-    """weight / sum of weights, of each team that is not an account of another.
+    """The weight over the sum of weights, of each team that is not an account of another.
 
     >>> entitlements([Team("a", 3), Team("b", 1), Team("b2", 9, part_of="b")])
     {'a': 0.75, 'b': 0.25}
