@@ -171,6 +171,7 @@ class TeamSection(Section):
     weight: Annotated[float, Field(gt=0)] = 1.0
     #: That may write below ``submissions/NAME/``; None: those that everything else is written with.
     credentials: Annotated[str | None, BeforeValidator(_check_credential_source)] = None
+    part_of: str | None = None  # a second account of that team, within its share
 
 
 class GatesSection(Section):
@@ -289,6 +290,7 @@ def load_settings(
         raise place.first_mistake(error, _File) from None
     _check_runners(found, place)
     _check_worths(found, place)
+    _check_parts(found, place)
     settings = Settings(
         root=root,
         file=file,
@@ -344,6 +346,20 @@ def _check_worths(found: _File, place: Place) -> None:
             raise place.error(
                 ("planner", "rates", currency), f"{what}; other currencies of the rungs: {named}"
             )
+
+
+def _check_parts(found: _File, place: Place) -> None:
+    """An account is part of a team that is there, and that is no account itself."""
+    for name, team in found.teams.items():
+        if team.part_of is None:
+            continue
+        path = ("teams", name, "part_of")
+        whole = found.teams.get(team.part_of)
+        if whole is None:
+            hint = did_you_mean(team.part_of, found.teams)
+            raise place.error(path, f"there is no [teams.{team.part_of}]; {hint}")
+        if team.part_of == name or whole.part_of is not None:
+            raise place.error(path, f"{team.part_of} is itself part of a team; name that one")
 
 
 def _check_runners(found: _File, place: Place) -> None:

@@ -13,8 +13,10 @@ from tenure.dispatch.loop import Dispatcher
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure.notify import addresses
 from tenure.notify.notifier import Notifier
+from tenure.queue.records import Team
 from tenure.settings import RungSection, Settings
 from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.lease import keys
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
 from tenure_protocol.store.open import open_store
 from tenure_protocol.store.probe import demand_safe
@@ -149,6 +151,14 @@ def _check_card(settings: Settings, name: str, section: RungSection, capacity: C
         )
 
 
+def teams_of(settings: Settings) -> list[Team]:
+    """The teams of tenure.toml, as the queue knows them."""
+    return [
+        Team(name, section.weight, f"{keys.SUBMISSIONS}{name}/", section.part_of)
+        for name, section in settings.teams.items()
+    ]
+
+
 def build_dispatcher(
     settings: Settings,
     store: Store | None = None,
@@ -170,4 +180,5 @@ def build_dispatcher(
         notifier=notifier,
         plans=settings.planner.enabled,
         rates=settings.planner.rates,
+        teams=teams_of(settings),
     )

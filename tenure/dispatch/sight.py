@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tenure.dispatch.contract import ALL_KINDS
 from tenure.dispatch.decide import RungView, Snapshot
@@ -11,14 +11,17 @@ from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.planner import Planner
 from tenure.dispatch.quality import Shown
+from tenure.dispatch.queueing import TeamQueue
 from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
 from tenure.dispatch.world import World
 from tenure.dispatch.worth import Worth, quota_worths
+from tenure.queue.records import Team
 from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
 PLANNER = "the planner"
+QUEUE = "the queue"
 
 
 class Sight:
@@ -33,8 +36,12 @@ class Sight:
         moves: bool,
         plans: bool,
         rates: Mapping[str, float],
+        teams: Sequence[Team] = (),
     ) -> None:
-        """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others."""
+        """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others.
+
+        ``teams`` share the rungs, where there are several of them.
+        """
         self._rungs = rungs
         self._clock = clock
         self._moves = moves
@@ -44,8 +51,10 @@ class Sight:
         self.quotas = QuotaBook(list(rungs.values()), clock)
         self._plans = plans
         self._trouble: dict[str, str] = {}  # of the planner
+        self._no_turns: dict[str, str] = {}  # why the queue gave none
         foreseen = Foreseen(rungs, self.observatory)
         self._planner = Planner(rungs, self.observatory, rates, foreseen)
+        self.queue = TeamQueue(store, rungs, clock, self.world, teams)
         self.foreteller = Foreteller(self.observatory, foreseen)
 
     def observe(self) -> None:
@@ -53,6 +62,7 @@ class Sight:
         self.world.observe()
         self.observatory.look()
         self.spending.look()
+        self.queue.look()
         if not self.quotas.empty:
             open_jobs = (m for m in self.world.jobs.values() if not m.final)
             in_use = {rung for memory in open_jobs for rung in memory.rungs}
@@ -67,7 +77,9 @@ class Sight:
             **self.observatory.lifetimes.troubles,
             **self.spending.troubles,
             **self.quotas.troubles,
+            **self.queue.troubles,
             **self._trouble,
+            **self._no_turns,
         }
 
     def snapshot(self, parked: Mapping[str, tuple[float, str]]) -> Snapshot:
@@ -94,7 +106,18 @@ class Sight:
             self.spending.spent(),
             self._clock.wall_s(),
         )
-        return self._planned(seen) if self._plans else seen
+        return self._in_turn(self._planned(seen) if self._plans else seen)
+
+    def _in_turn(self, seen: Snapshot) -> Snapshot:
+        """With everybody's place; a bug of the queue must not end the rounds."""
+        try:
+            queued = self.queue.advised(seen)
+        except Exception as error:
+            words = f"it failed, and the order of the plans holds: {type(error).__name__}: {error}"
+            self._no_turns = {QUEUE: words}
+            return seen
+        self._no_turns = {}
+        return queued
 
     def _planned(self, seen: Snapshot) -> Snapshot:
         """With the planner's advice; a bug of it must not end the rounds: then the user's order holds."""

@@ -6,15 +6,15 @@ whatever matters is read again before it is acted on. Nothing here is truth; a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
 from threading import RLock
 
+from tenure.dispatch import terms_of
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
 from tenure.dispatch.quality import NOTHING_SHOWN, Shown
-from tenure.plan.advise import LONGEST_H
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, NewerProtocol
 from tenure_protocol.lease import keys
@@ -436,6 +436,11 @@ class World:
         if fresh:
             self._adopt_plans()
 
+    def plan_versions(self) -> list[tuple[float, PlanRecord]]:
+        """Every version that was read, the oldest first, and when it was stored (monotonic)."""
+        rows = [(self._born_s[key], record) for key, record in sorted(self._plans.items())]
+        return sorted(rows, key=lambda row: row[1].version)
+
     def _adopt_plans(self) -> None:
         """Jobs of every version, with the terms of the newest."""
         newest: dict[str, PlanRecord] = {}
@@ -451,7 +456,7 @@ class World:
                 newest[record.plan] = record
         for record in sorted(self._plans.values(), key=lambda record: record.version):
             terms = newest[record.plan].terms
-            self.budgets[record.plan] = _budget(terms.get("budget"))
+            self.budgets[record.plan] = terms_of.budget(terms.get("budget"))
             rungs, priority = terms.get("rungs"), terms.get("priority")
             team = terms.get("team")
             for job in record.jobs:
@@ -463,7 +468,7 @@ class World:
                 memory.team = team if isinstance(team, str) else None
                 memory.plan = record.plan
                 memory.enlisted_s = enlisted_s[record.plan, job]
-                memory.deadline_s = _deadline_s(memory.enlisted_s, terms)
+                memory.deadline_s = terms_of.deadline_s(memory.enlisted_s, terms)
                 self.jobs[job] = memory
 
     def _observe_bills(self) -> None:
@@ -676,22 +681,3 @@ def _lawful(w: Witness, spec: JobSpec | None) -> Witness:
     most_s = spec.max_silence_s
     told = w.announced and replace(w.announced, silence_s=min(w.announced.silence_s, most_s))
     return replace(w, silence_s=min(w.silence_s, most_s), announced=told)
-
-
-def _deadline_s(enlisted_s: float, terms: Mapping[str, object]) -> float | None:
-    """When a job is wanted, counted from its enlisting; what is no number is left out, as above."""
-    hours = terms.get("deadline_h")
-    if isinstance(hours, bool) or not isinstance(hours, (int, float)):
-        return None
-    return enlisted_s + 3600.0 * hours if 0 < hours <= LONGEST_H else None
-
-
-def _budget(told: object) -> dict[str, float]:
-    """The budget of a plan's terms; what is none is left out, as whoever wrote the record checked it."""
-    if not isinstance(told, dict):
-        return {}
-    return {
-        str(currency): float(amount)
-        for currency, amount in told.items()
-        if isinstance(amount, (int, float)) and not isinstance(amount, bool)
-    }

@@ -23,7 +23,7 @@ Why = Literal["enlisted", "resumed"]
 
 
 @dataclass(frozen=True)
-class Submission:
+class SubmissionRecord:
     """One record: so many jobs of one plan began to wait when it was stored."""
 
     team: str
@@ -57,7 +57,7 @@ class Desk:
             if not wanted:
                 return
             number = sum(bool(set(each.jobs) & set(wanted)) for each in earlier)
-            record = Submission(self.team, plan, tuple(wanted), why, number)
+            record = SubmissionRecord(self.team, plan, tuple(wanted), why, number)
             body = encode(record)
             create_once(self.store, keys.submission(self.team, short_id(body)), body, clock)
         except StoreSilent as error:
@@ -71,7 +71,7 @@ def _but(jobs: Sequence[str], others: Collection[str]) -> list[str]:
     return [job for job in jobs if job not in others]
 
 
-def submissions(store: Store, team: str = "") -> Iterator[tuple[Entry, Submission]]:
+def submissions(store: Store, team: str = "") -> Iterator[tuple[Entry, SubmissionRecord]]:
     """Every readable record, of one team or of all; a corrupt one counts for nothing. Raises StoreSilent."""
     for row in store.list(f"{keys.SUBMISSIONS}{team}/" if team else keys.SUBMISSIONS):
         try:
@@ -82,12 +82,12 @@ def submissions(store: Store, team: str = "") -> Iterator[tuple[Entry, Submissio
             yield row, found
 
 
-def read_submission(store: Store, key: str) -> Submission | None:
+def read_submission(store: Store, key: str) -> SubmissionRecord | None:
     """One record. Raises StoreSilent, or Corrupt for one that claims another team than its prefix is."""
     found = store.read(key)
     if isinstance(found, Missing):
         return None
-    record = load(Submission, found.body, key)
+    record = load(SubmissionRecord, found.body, key)
     prefix = key.removeprefix(keys.SUBMISSIONS).partition("/")[0]
     if record.team != prefix:
         raise Corrupt(f"it speaks for team {record.team} below the prefix of team {prefix}", key)
