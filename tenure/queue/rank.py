@@ -265,8 +265,8 @@ def _heaps(
     found: dict[str, list[tuple[OwnOrder, Submission]]] = {}
     for job in jobs:
         found.setdefault(of[job.team], []).append((own_order(job), job))
-    for name in found:
-        found[name].sort(key=lambda entry: (entry[0], entry[1].tie))
+    for entries in found.values():
+        entries.sort(key=lambda entry: (entry[0], entry[1].tie))
     return dict(sorted(found.items()))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 #: A half-life of use, and a bound on waiting, where nobody says another one.
@@ -76,7 +77,7 @@ class Submission:
         """How long it is taken to be."""
         return UNKNOWN_S if self.duration_s is None else self.duration_s
 
-    @property
+    @cached_property
     def tie(self) -> str:
         """What decides between submissions of one instant: a digest, so that no name comes first by design.
 

@@ -168,7 +168,7 @@ class Account:
         if now_s >= self._next_end_s or now_s - self._at_s > _FAR * self._half_life_s:
             self._move_to(now_s)
             self._sum()
-        left = 2.0 ** ((self._at_s - now_s) / self._half_life_s)
+        left = _left(now_s - self._at_s, self._half_life_s)
         scale = self._half_life_s / log(2.0)
         used = self._rates - self._past * left
         coming = self._known - self._future / left
