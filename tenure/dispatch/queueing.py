@@ -8,11 +8,12 @@ plans is the order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tenure.dispatch import ledger
 from tenure.dispatch.decide import is_free
+from tenure.dispatch.deeds import Deed, given_up, judged
 from tenure.dispatch.ladder import Rung
 from tenure.dispatch.rows import LIKELY_DTYPES, peak_ratio
 from tenure.dispatch.views import JobView, Snapshot, Turn
@@ -23,7 +24,7 @@ from tenure.queue.records import Decision, Hold, Need, Pool, State, Submission, 
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
-from tenure_protocol.records import FINAL, LedgerEntry, load
+from tenure_protocol.records import FINAL, JobSpec, LedgerEntry, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent
 from tenure_worker.claim import read_spec
 
@@ -82,7 +83,8 @@ class TeamQueue:
         self._ended: dict[
             str, tuple[float, LedgerEntry]
         ] = {}  # by key: monotonic, and what it cost
-        self._cards: dict[str, int] = {}  # by job
+        self._specs: dict[str, JobSpec | None] = {}  # of jobs that are over
+        self._given_up_s: dict[str, float] = {}  # by job, monotonic
         self._read_s: float | None = None
         self._seen_open: set[tuple[str, int]] = set()
         self.troubles: dict[str, str] = {}
@@ -204,8 +206,11 @@ class TeamQueue:
             for view in views
             if waits(view)
         )
-        state = State(self.pool(), self._teams, waiting, holds)
         at_s = now_s - epoch_s
+        penalties = judged(
+            self._deeds(asked, epoch_s), self._world.jobs, self._spec_of, holds, at_s
+        )
+        state = State(self.pool(), self._teams, waiting, holds, penalties)
         return Queue(state, tuple(order(state, at_s)), at_s, standing(state, at_s))
 
     def advised(self, seen: Snapshot) -> Snapshot:
@@ -221,6 +226,21 @@ class TeamQueue:
             for each in found.decisions
         }
         return replace(seen, turns=turns)
+
+    def _deeds(self, asked: Mapping[str, Asked], epoch_s: float) -> Iterator[Deed]:
+        """What teams handed in, let go and gave up."""
+        now_s = self._clock.monotonic_s()
+        for row in self._rows.values():
+            if row.record is not None:
+                for job in row.record.jobs:
+                    yield Deed(row.born_s - epoch_s, row.record.team, row.record.why, job)
+        gone = {m.job: m for m in self._world.jobs.values() if given_up(m) and m.job in asked}
+        for job in self._given_up_s.keys() - gone.keys():
+            del self._given_up_s[job]
+        for job, memory in gone.items():
+            # as first seen: the witnesses of a closed experiment are not listed again
+            at_s = self._given_up_s.setdefault(job, now_s - memory.age_s)
+            yield Deed(at_s - epoch_s, asked[job].team, "given up", job)
 
     def _waiting(
         self, view: JobView, asked: Asked | None, planned_s: float, epoch_s: float, held_s: float
@@ -290,17 +310,22 @@ class TeamQueue:
         return Need(cards, speed=self._speed(rung))
 
     def _cards_of(self, job: str) -> int:
+        spec = self._spec_of(job)
+        return spec.cards if spec else 1
+
+    def _spec_of(self, job: str) -> JobSpec | None:
+        """A job's spec, read once; ``None`` where it cannot be read, or not now."""
         memory = self._world.jobs.get(job)
         if memory is not None and memory.spec is not None:
-            return memory.spec.cards
-        if job not in self._cards:
+            return memory.spec
+        if job not in self._specs:
             try:
-                self._cards[job] = read_spec(self._store, job).cards
+                self._specs[job] = read_spec(self._store, job)
             except StoreSilent:
-                return 1
+                return None
             except Corrupt:
-                self._cards[job] = 1
-        return self._cards[job]
+                self._specs[job] = None
+        return self._specs[job]
 
 
 def _begun(bill: Bill) -> bool:

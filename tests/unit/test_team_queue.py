@@ -28,7 +28,7 @@ from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import acquire, change, read_witness
-from tenure_protocol.lease.machine import Finish, Resume, Revoke
+from tenure_protocol.lease.machine import Cancel, Finish, Resume, Revoke
 from tenure_protocol.records import JobSpec
 from tenure_protocol.store.api import Outcome, Unknown
 from tenure_protocol.store.memory import MemoryStore
@@ -298,6 +298,66 @@ def test_holding_back_and_letting_go_begins_anew(tmp_path: Path) -> None:
         change(world.store, key, job, read_witness(world.store, key), Resume("op"), clock)
         assert age_s(world, job) == 0.0
         assert {each.why for _, each in submissions(world.store)} == {"enlisted", "resumed"}
+
+
+# ------------------------------------------------------------------------------------------- misuse
+
+
+def cancel(world: World, job: str, plan: str, by: str = "operator x") -> None:
+    key = keys.witness(plan, job)
+    stored = read_witness(world.store, key)
+    change(world.store, key, job, stored, Cancel(by, "no more"), world.clock)
+
+
+def resubmit(world: World, times: int, by: str = "operator x") -> None:
+    spec = JobSpec("p", "train", "training", "m:C", {}, 1, 1, "c", "d", 10)
+    for run in range(times):
+        (job,) = world.enlist("a", "p", [replace(spec, run=run)])
+        world.clock.sleep(60.0)
+        cancel(world, job, "p", by)
+        world.clock.sleep(60.0)
+
+
+@pytest.mark.parametrize(("times", "weight"), [(3, 1.0), (4, 0.5), (5, 0.25)])
+def test_taking_back_and_handing_in_again_lowers_the_weight_and_says_so(
+    times: int, weight: float
+) -> None:
+    with FakeClock() as clock:
+        world = World(clock)
+        resubmit(world, times)
+        (job,) = world.ask("a", "pa")
+        for dispatcher in (world.dispatcher, world.another()):
+            dispatcher.look()
+            found = dispatcher.team_queue()
+            assert found and found.teams["a"]["weight_now"] == weight
+            said = dispatcher.look().reason(job)
+            assert ("its weight is 1 without its penalties" in said) == (weight < 1)
+        clock.sleep(86_500.0)
+        world.dispatcher.look()
+        found = world.dispatcher.team_queue()
+        assert found and found.teams["a"]["weight_now"] == 1.0
+
+
+def test_what_a_dispatcher_ends_is_nobodys_deed() -> None:
+    with FakeClock() as clock:
+        world = World(clock)
+        resubmit(world, 5, by="dispatcher-7")
+        world.dispatcher.look()
+        found = world.dispatcher.team_queue()
+        assert found and found.state.penalties == ()
+
+
+def test_letting_go_again_and_again_is_a_strike() -> None:
+    with FakeClock() as clock:
+        world = World(clock)
+        (job,) = world.ask("a", "p")
+        for _ in range(3):
+            clock.sleep(60.0)
+            Desk("a", world.store).submit("p", [job], clock, "resumed")
+        world.dispatcher.look()
+        found = world.dispatcher.team_queue()
+        assert found and found.teams["a"]["weight_now"] == 0.5
+        assert "released again" in found.state.penalties[0].reason
 
 
 # ---------------------------------------------------------------------------------- one team, as ever
