@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.chain import Chain
+from assets.facts import Facts
 from assets.stage import Context, Report
+from assets.team import queue_of, team_facts
 from gates.head import KnownHead
 from gates.trust import Trust, load_trust
 from gates.warrant import DeployKey, load_deploy_key
@@ -163,6 +165,14 @@ class TenureResource(dg.ConfigurableResource[None]):
     def context(self, plan: str) -> Context:
         """What the stages of a plan work with. Raises UsageError or StoreOutOfReach."""
         return self.workshop().context(plan)
+
+    def team(self, plan: str) -> Facts:
+        """Whose plan it is, and where teams share, its weight, entitlement, share and use.
+
+        For assets of one's own; as the dispatcher last saw it. Raises UsageError or StoreOutOfReach.
+        """
+        context = self.context(plan)
+        return team_facts(queue_of(context.dispatcher), context.chain.plan.team)
 
 
 @dg.resource(
