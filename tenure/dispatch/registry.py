@@ -117,7 +117,7 @@ def build_rungs(
 def _build(
     settings: Settings, clock: Clock, only: Sequence[str] | None, hidden: frozenset[str]
 ) -> list[Rung]:
-    site = Site(settings.root, clock, hidden)
+    site = Site(settings.root, clock, hidden, settings.store_url)
     runners: dict[str, tuple[Runner, type[Runner]]] = {}
     rungs = []
     for name, section in settings.rungs.items():
