@@ -319,6 +319,20 @@ def test_a_search_that_gave_up_says_so_and_proves_nothing(monkeypatch: pytest.Mo
     assert fits_ever(gang, pool) is None
 
 
+def test_nobody_is_moved_into_room_that_is_not_free_today() -> None:
+    """It would take two moves in a row, of which the second makes room for the first."""
+    pool = [
+        Machine("a", Size(2), Size(0), "fast"),
+        Machine("b", Size(2), Size(1)),
+        Machine("c", Size(1), Size(1)),
+    ]
+    on_them = [
+        Running("x", Part(Size(2)), "a", float("inf"), 1.0),
+        Running("y", Part(Size(1)), "b", float("inf"), 1.0),
+    ]
+    assert ways(Gang("j", (Part(Size(2), "fast"),)), pool, on_them, 20.0) == ()
+
+
 def test_what_is_kept_for_a_gang_is_what_it_starts_on() -> None:
     pool = [Machine("a", Size(2), Size(1)), Machine("b", Size(2), Size(2))]
     on_it = [Running("r", Part(Size(1)), "a", 60.0)]

@@ -216,6 +216,55 @@ def test_an_agent_that_begins_anew_finds_what_it_had_admitted(lab: Lab) -> None:
     assert process_of(lab, "a", receipt) is None
 
 
+def test_a_machine_whose_agent_has_fallen_silent_is_not_asked(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.agent("a", ONE)
+    lab.stop()
+    monkeypatch.setattr(pool, "SILENT_S", 0.0)
+    with pytest.raises(NoSlots, match="has shown itself"):
+        lab.runner(ONE, answer_s=0.2).launch([lab.job()])
+    assert list(lab.mail().names("orders")) == []
+
+
+def test_a_launch_that_may_still_be_admitted_goes_before_one_that_was_refused(lab: Lab) -> None:
+    """A dispatcher died between two machines: one had refused, the other has not answered."""
+    one, mail = lab.job(), lab.mail()
+    order = Order(one.name, one.job_id, "train", 1, 1, 0.0, 0.0, 60.0)
+    for machine in TWO:
+        assert mail.write("orders", machine, one.name, order)
+    assert mail.write("answers", "b", one.name, Answer("refused", "no room", "agent"))
+    receipt = Receipt((one.job_id,), lab.name, one.name, "cpu", 0.0)
+    assert isinstance(lab.runner(TWO, answer_s=0.2).release(receipt), Closed)
+    answer = mail.read("answers", "a", one.name, Answer)
+    assert answer is not None and answer.verdict == "withdrawn"
+
+
+def test_a_quota_is_given_anew_in_time_and_not_at_every_launch() -> None:
+    with FakeClock() as clock:
+        store = MemoryStore(clock)
+
+        def giver(cards: int) -> PoolRunner:
+            site = Site(Path("/"), clock, store="memory:")
+            made = PoolRunner("p", {"machines": {"a": {"cards": cards}}, "quota_s": 600.0}, site)
+            made._opened = Mail(store, "p", clock)
+            return made
+
+        def etag_after(runner: PoolRunner) -> str:
+            runner._give_quota(Mail(store, "p", clock), "a")
+            found = Mail(store, "p", clock).told("quota", "a", "", MachineQuota)
+            assert found is not None
+            return found[1]
+
+        first = etag_after(giver(2))
+        clock.sleep(150.0)
+        assert etag_after(giver(2)) == first
+        clock.sleep(100.0)
+        second = etag_after(giver(2))
+        assert second != first
+        assert etag_after(giver(3)) != second  # a change is given at once
+
+
 def test_the_end_is_pending_while_nobody_can_look(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +433,19 @@ def test_a_quota_expires_by_the_stores_time_and_what_runs_goes_on(
         scene.order("three")
         scene.agent.step()
         assert scene.answer("three").startswith("admitted")
+
+
+def test_without_any_quota_what_runs_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeClock() as clock:
+        scene = Scene(clock, monkeypatch, cards=4)
+        scene.give(4)
+        scene.order("one")
+        scene.agent.step()
+        scene.store.delete(scene.mail.key("quota", "a"))
+        clock.sleep(1000.0)
+        scene.agent.step()
+        assert list(scene.own.alive) == ["one"]
+        assert scene.agent.aboard["one"].asked_s is None
 
 
 @pytest.mark.parametrize(
