@@ -57,6 +57,7 @@ CORE = {
     "sim": "tenure.cli.sim:sim",
     "rehearse": "tenure.cli.rehearse:app",
     "allocate": "tenure.cli.allocate:allocate",
+    "queue": "tenure.cli.queue:app",
 }
 
 

@@ -205,27 +205,33 @@ class Fair:
         self, heads: list[tuple[str, Submission]], books: list[Book], now_s: float, floor: Floor
     ) -> Pick | None:
         """The first job in the order of teams that fits; first without cards that its own team gave back."""
-        blocked: list[Book] = []
+        ways = (False, True) if self._back and self.rules.own_cards_go_round else (True,)
+        for own_too in ways:
+            for name, _ in heads:
+                found = self._first_of(name, own_too, books, now_s, floor)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_of(
+        self, name: str, own_too: bool, books: list[Book], now_s: float, floor: Floor
+    ) -> Pick | None:
+        """What the turn of one team comes to: its first job that fits, or one whose bound that would break."""
+        endangered: list[Book] = []
 
         def ok(job: Submission) -> bool:
             against = self._against(job, books, now_s, floor)
-            if against is not None and against.job.need.cards <= floor.free:
-                blocked.append(against)
-            return against is None
+            if against is not None:
+                endangered.append(against)
+            return against is None and (own_too or self._others(job, floor))
 
-        for own_too in (False, True) if self._back and self.rules.own_cards_go_round else (True,):
-            for name, _ in heads:
-                usual = self.line.fitting(
-                    name, floor.free, lambda job: ok(job) and (own_too or self._others(job, floor))
-                )
-                # A job in danger of its bound goes before those that would endanger it.
-                for book in blocked:
-                    if self._respects(book.job, books, book, now_s, floor):
-                        return Pick(book.job, "its wait comes to the bound", overdue=True)
-                blocked.clear()
-                if usual is not None:
-                    return Pick(usual, "its team is charged the least for its weight")
-        return None
+        usual = self.line.fitting(name, floor.free, ok)
+        for book in endangered:  # it goes before those that would endanger it
+            if self._respects(book.job, books, book, now_s, floor):
+                return Pick(book.job, "its wait comes to the bound", overdue=True)
+        if usual is None:
+            return None
+        return Pick(usual, "its team is charged the least for its weight")
 
     # ------------------------------------------------------------------ cards that were just given back
 

@@ -90,9 +90,12 @@ class Line:
         if self._first > 64 and self._first * 2 > len(self._aged):
             self._aged = [entry for entry in self._aged[self._first :] if self._waits(entry)]
             self._first = 0
+        last = ""
         for at in range(self._first, len(self._aged)):
-            if self._waits(self._aged[at]):
-                yield self.waiting[self._aged[at][1]]
+            tie = self._aged[at][1]
+            if tie in self.waiting and tie != last:  # a job that came back stands here twice
+                last = tie
+                yield self.waiting[tie]
 
     def _waits(self, entry: tuple[float, str]) -> bool:
         return entry[1] in self.waiting
