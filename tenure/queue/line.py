@@ -43,12 +43,14 @@ class Line:
         self._aged: list[tuple[float, str]] = []
         self._first = 0
         self._added = 0
+        self._heads: dict[str, Submission] = {}
 
     def add(self, job: Submission, team: str) -> None:
         """A job comes to wait; ``team`` is whose entitlement it draws on."""
         assert job.tie not in self.waiting, f"{job.job} waits already"
         self.waiting[job.tie] = job
         self._added += 1
+        self._heads.pop(team, None)
         self.longest_s = max(self.longest_s, job.expected_s)
         self._sizes.setdefault(team, {}).setdefault(job.need.cards, _Size()).add(job, self._added)
         self._counts[team] = self._counts.get(team, 0) + 1
@@ -61,6 +63,7 @@ class Line:
         """A job waits no longer."""
         del self.waiting[job.tie]
         self._counts[team] -= 1
+        self._heads.pop(team, None)
 
     def teams(self) -> list[str]:
         """The teams that have a waiting job, in the order of their names."""
@@ -68,8 +71,10 @@ class Line:
 
     def head(self, team: str) -> Submission:
         """The next of a team's jobs, by its own order."""
-        tops = [top for size in self._sizes[team].values() if (top := self._top(size))]
-        return min(tops)[-1]
+        if team not in self._heads:
+            tops = [top for size in self._sizes[team].values() if (top := self._top(size))]
+            self._heads[team] = min(tops)[-1]
+        return self._heads[team]
 
     def fitting(self, team: str, cards: int, ok: Callable[[Submission], bool]) -> Submission | None:
         """The first of a team's jobs, by its own order, that needs ``cards`` at most and that is ``ok``.
