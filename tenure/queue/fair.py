@@ -114,19 +114,24 @@ class Fair:
         team = self._of[job.team]
         self._punish(self._watch.submitted(team, job.job, _content(job), job.priority, now_s))
 
-    def given_up(self, job: Submission, had_cards: bool, now_s: float) -> None:
-        """... was cancelled or is held by its team."""
+    def cancelled(self, job: Submission, had_cards: bool, now_s: float) -> None:
+        """... was cancelled by its team."""
+        self._given_up(job, _content(job), had_cards, now_s)
+
+    def held(self, job: Submission, had_cards: bool, now_s: float) -> None:
+        """... is held by its team."""
+        self._given_up(job, None, had_cards, now_s)
+
+    def _given_up(
+        self, job: Submission, content: str | None, had_cards: bool, now_s: float
+    ) -> None:
         team, had = self._of[job.team], had_cards or self._is_kept_for(job)
-        self._punish(self._watch.given_up(team, job.job, _content(job), job.priority, had, now_s))
+        self._punish(self._watch.given_up(team, job.job, content, job.priority, had, now_s))
 
     def replaced(self, job: Submission, had_cards: bool, now_s: float) -> None:
         """... had another one put in its place."""
         team, had = self._of[job.team], had_cards or self._is_kept_for(job)
         self._punish(self._watch.replaced(team, job.job, had, now_s))
-
-    def released(self, job: Submission, now_s: float) -> None:
-        """... was held and goes back to the queue."""
-        self._punish(self._watch.released(self._of[job.team], job.job, now_s))
 
     def _is_kept_for(self, job: Submission) -> bool:
         return self._kept is not None and self._kept[1] == job.tie

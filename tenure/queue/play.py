@@ -187,8 +187,12 @@ class _Play:
             row = self.newest[event.job]
             if row.stage in ("waits", "runs") or (row.stage == "held" and event.action == "cancel"):
                 had = self._take_off(row)
-                row.stage = "held" if event.action == "hold" else "gone"
-                self.policy.given_up(row.record, had, self.now_s)
+                if event.action == "hold":
+                    row.stage = "held"
+                    self.policy.held(row.record, had, self.now_s)
+                else:
+                    row.stage = "gone"
+                    self.policy.cancelled(row.record, had, self.now_s)
 
     def _take_off(self, row: Row) -> bool:
         """Out of the line or off its cards; whether it had cards."""
@@ -231,4 +235,3 @@ class _Play:
         row.stage = "waits"
         self.of[row.record.tie] = row
         self.policy.add(row.record, self.now_s)
-        self.policy.released(row.record, self.now_s)
