@@ -1,10 +1,12 @@
-"""``tenure queue``: who is next and why, and what each team has had."""
+"""``tenure queue``: who is next and why, and what each team has had; ``queue simulate`` plays a scenario."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +16,18 @@ from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.dispatch.queueing import Queue, waits
 from tenure.dispatch.registry import build_dispatcher
 from tenure.dispatch.views import Launch, Wait
+from tenure.errors import UsageError
 
-app = typer.Typer(invoke_without_command=True)
+if TYPE_CHECKING:
+    from tenure.queue.answer import Answer
+    from tenure.queue.play import Played
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
 _LISTED = 40  # jobs that a person is shown; --json has them all
 _TEAMS = ("team", "weight", "entitled", "of use", "card-hours", "cards run", "jobs wait")
 _JOBS = ("place", "job", "team", "why")
+_SIMULATED = ("team", "jobs", "finished", "mean wait", "p95", "card-hours", "share", "penalties")
 
 
 @dataclass(frozen=True)
@@ -130,3 +138,64 @@ def _print_teams(found: Queue) -> None:
         if left_h > 0:
             words = f"team {each.team} weighs {each.factor:g} of its weight for {left_h:.1f} h"
             typer.echo(screen.plain(f"{words}: {each.reason}"))
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="SCENARIO.yaml", help="A pool, teams, and what they do."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print a scenario's JSON schema and end.")
+    ] = False,
+    policy: Annotated[
+        str, typer.Option(help="ours, or one to compare with; a wrong one lists them.")
+    ] = "ours",
+) -> None:
+    """Play a scenario of teams and jobs, and tell who waited how long."""
+    from tenure.bad_input import did_you_mean
+    from tenure.queue.answer import answer
+    from tenure.queue.play import play
+    from tenure.queue.policies import NAMES
+    from tenure.queue.scenario import Scenario, read_scenario
+
+    if schema:
+        typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+        return
+    known = next((name for name in NAMES if name == policy), None)
+    if known is None:
+        raise UsageError(f"--policy: there is no {policy!r}; {did_you_mean(policy, NAMES)}")
+    if scenario is None:
+        raise UsageError("a scenario is missing: name its file, or ask for --schema")
+    asked = read_scenario(scenario)
+    with screen.working(f"playing {len(asked.events)} events of {len(asked.teams)} teams"):
+        played = play(asked, known)
+    found = answer(asked, played)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _tell(found, played)
+
+
+def _tell(found: Answer, played: Played) -> None:
+    def hours(seconds: float | None) -> str:
+        return "-" if seconds is None else f"{seconds / 3600:.2f} h"
+
+    rows = [
+        (
+            name,
+            str(team["jobs"]),
+            str(team["finished"]),
+            hours(team["wait_s"]["mean"]),
+            hours(team["wait_s"]["p95"]),
+            f"{team['card_hours']:.1f}",
+            f"{team['share']:.1%}",
+            str(team["penalties"]),
+        )
+        for name, team in found["teams"].items()
+    ]
+    screen.show(_SIMULATED, rows)
+    for each in played.penalties:
+        typer.echo(f"{each.from_s / 3600:.2f} h: {each.reason}")

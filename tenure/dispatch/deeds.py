@@ -1,7 +1,6 @@
 """What teams did with their places, from the store, for :mod:`tenure.queue.misuse` to judge.
 
-A submission record is a job handed in, or a held one let go; a witness that a person cancelled or holds
-back is a job given up. All of them are timed by the store, so every dispatcher judges alike. What a
+A submission record is a job handed in; a witness that a person cancelled or holds back is a job given up. All of them are timed by the store, so every dispatcher judges alike. What a
 dispatcher itself ends is nobody's deed.
 """
 
@@ -20,8 +19,8 @@ from tenure_protocol.records import JobSpec
 REACH_S = 2 * DAY_S
 _PERSON = "operator"  # how `tenure cancel` and `tenure pause` sign
 
-_What = Literal["enlisted", "resumed", "given up"]
-_TURN: dict[_What, int] = {"given up": 0, "enlisted": 1, "resumed": 2}  # at one time, in this order
+_What = Literal["enlisted", "given up"]
+_TURN: dict[_What, int] = {"given up": 0, "enlisted": 1}  # at one time, in this order
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,11 @@ def judged(
         same = content(deed.job, spec_of(deed.job) if deed.team in gave else None)
         if deed.what == "enlisted":
             found += watch.submitted(deed.team, deed.job, same, priority, deed.at_s)
-        elif deed.what == "resumed":
-            found += watch.released(deed.team, deed.job, deed.at_s)
-        else:
-            had = _had_cards(of.get(deed.job, ()), deed.at_s)
-            found += watch.given_up(deed.team, deed.job, same, priority, had, deed.at_s)
+            continue
+        had = _had_cards(of.get(deed.job, ()), deed.at_s)
+        held = memory.witness is not None and memory.witness.held_back
+        what = None if held else same  # what is held comes back as what it is
+        found += watch.given_up(deed.team, deed.job, what, priority, had, deed.at_s)
     return tuple(each for each in found if each.until_s > now_s)
 
 

@@ -228,12 +228,12 @@ class TeamQueue:
         return replace(seen, turns=turns)
 
     def _deeds(self, asked: Mapping[str, Asked], epoch_s: float) -> Iterator[Deed]:
-        """What teams handed in, let go and gave up."""
+        """What teams handed in and gave up; to let a held job go costs its age, and is no misuse."""
         now_s = self._clock.monotonic_s()
         for row in self._rows.values():
-            if row.record is not None:
+            if row.record is not None and row.record.why == "enlisted":
                 for job in row.record.jobs:
-                    yield Deed(row.born_s - epoch_s, row.record.team, row.record.why, job)
+                    yield Deed(row.born_s - epoch_s, row.record.team, "enlisted", job)
         gone = {m.job: m for m in self._world.jobs.values() if given_up(m) and m.job in asked}
         for job in self._given_up_s.keys() - gone.keys():
             del self._given_up_s[job]

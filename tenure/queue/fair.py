@@ -39,11 +39,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Book:
-    """Cards that are kept for a job: ``cards`` in all, for it and for those booked before it."""
+    """Cards that are kept for a job from ``at_s`` on; ``spare`` ones are free for longer jobs even then."""
 
     job: Submission
     at_s: float
-    cards: int
+    spare: int
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,9 @@ class Fair:
         self._accounts = {name: Account(half_life_s) for name in self._teams}
         self._penalised: dict[str, list[Penalty]] = {}
         self._cards = dict.fromkeys(self._teams, 0)  # that a team's jobs run on
+        self._runs: dict[str, dict[str, int]] = {
+            name: {} for name in self._teams
+        }  # their priorities
         self._debts: dict[str, tuple[float, float]] = {}  # card-seconds, and as of when
         self._back: list[Parcel] = []  # given back at this instant
         self._preempted: dict[str, int] = {}
@@ -103,6 +106,7 @@ class Fair:
         team = self._of[run.job.team]
         self._accounts[team].end(run.job.tie, now_s)
         self._cards[team] -= run.job.need.cards
+        del self._runs[team][run.job.tie]
         self._back += run.parcels
 
     def submitted(self, job: Submission, now_s: float) -> None:
@@ -110,19 +114,24 @@ class Fair:
         team = self._of[job.team]
         self._punish(self._watch.submitted(team, job.job, _content(job), job.priority, now_s))
 
-    def given_up(self, job: Submission, had_cards: bool, now_s: float) -> None:
-        """... was cancelled or is held by its team."""
+    def cancelled(self, job: Submission, had_cards: bool, now_s: float) -> None:
+        """... was cancelled by its team."""
+        self._given_up(job, _content(job), had_cards, now_s)
+
+    def held(self, job: Submission, had_cards: bool, now_s: float) -> None:
+        """... is held by its team."""
+        self._given_up(job, None, had_cards, now_s)
+
+    def _given_up(
+        self, job: Submission, content: str | None, had_cards: bool, now_s: float
+    ) -> None:
         team, had = self._of[job.team], had_cards or self._is_kept_for(job)
-        self._punish(self._watch.given_up(team, job.job, _content(job), job.priority, had, now_s))
+        self._punish(self._watch.given_up(team, job.job, content, job.priority, had, now_s))
 
     def replaced(self, job: Submission, had_cards: bool, now_s: float) -> None:
         """... had another one put in its place."""
         team, had = self._of[job.team], had_cards or self._is_kept_for(job)
         self._punish(self._watch.replaced(team, job.job, had, now_s))
-
-    def released(self, job: Submission, now_s: float) -> None:
-        """... was held and goes back to the queue."""
-        self._punish(self._watch.released(self._of[job.team], job.job, now_s))
 
     def _is_kept_for(self, job: Submission) -> bool:
         return self._kept is not None and self._kept[1] == job.tie
@@ -151,6 +160,7 @@ class Fair:
         expected_s = job.expected_s if self.rules.charges_ahead else None
         self._accounts[team].begin(job.tie, rate(job.need, self.pool), now_s, expected_s)
         self._cards[team] += job.need.cards
+        self._runs[team][job.tie] = job.priority
         if pick.overdue:
             debt = self._debt(team, now_s) + rate(job.need, self.pool) * job.expected_s
             self._debts[team] = (debt, now_s)
@@ -180,10 +190,11 @@ class Fair:
     def _pick(self, now_s: float, floor: Floor) -> Pick | None:
         if not self.line.waiting:
             return None
-        books = self._due_books(now_s, floor)
+        books: list[Book] = []
         if floor.free:
-            for book in books:
-                if book.at_s <= now_s and self._respects(book.job, books, book, now_s, floor):
+            books = self._due_books(now_s, floor)
+            for at, book in enumerate(books):
+                if book.at_s <= now_s and self._fits_before(at, books, now_s, floor):
                     return Pick(book.job, "its wait has come to the bound", overdue=True)
         heads = self.heads(now_s)
         name, head = heads[0]
@@ -192,8 +203,7 @@ class Fair:
             if taken is not None:
                 return taken
             if floor.free:
-                booked = Book(head, floor.earliest_s(head.need.cards, now_s), head.need.cards)
-                books = [*books, booked]
+                books = [*books, self._booked(head, 0.0, head.need.cards, now_s, floor)]
         if floor.free:
             found = self._fitting(heads, books, now_s, floor)
             if found is not None:
@@ -205,27 +215,33 @@ class Fair:
         self, heads: list[tuple[str, Submission]], books: list[Book], now_s: float, floor: Floor
     ) -> Pick | None:
         """The first job in the order of teams that fits; first without cards that its own team gave back."""
-        blocked: list[Book] = []
+        ways = (False, True) if self._back and self.rules.own_cards_go_round else (True,)
+        for own_too in ways:
+            for name, _ in heads:
+                found = self._first_of(name, own_too, books, now_s, floor)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_of(
+        self, name: str, own_too: bool, books: list[Book], now_s: float, floor: Floor
+    ) -> Pick | None:
+        """What the turn of one team comes to: its first job that fits, or one whose bound that would break."""
+        endangered: set[int] = set()
 
         def ok(job: Submission) -> bool:
-            against = self._against(job, books, now_s, floor)
-            if against is not None and against.job.need.cards <= floor.free:
-                blocked.append(against)
-            return against is None
+            against = self._against(job, books, now_s)
+            if against is not None:
+                endangered.add(against)
+            return against is None and (own_too or self._others(job, floor))
 
-        for own_too in (False, True) if self._back and self.rules.own_cards_go_round else (True,):
-            for name, _ in heads:
-                usual = self.line.fitting(
-                    name, floor.free, lambda job: ok(job) and (own_too or self._others(job, floor))
-                )
-                # A job in danger of its bound goes before those that would endanger it.
-                for book in blocked:
-                    if self._respects(book.job, books, book, now_s, floor):
-                        return Pick(book.job, "its wait comes to the bound", overdue=True)
-                blocked.clear()
-                if usual is not None:
-                    return Pick(usual, "its team is charged the least for its weight")
-        return None
+        usual = self.line.fitting(name, floor.free, ok)
+        for at in sorted(endangered):  # it goes before those that would endanger it
+            if self._fits_before(at, books, now_s, floor):
+                return Pick(books[at].job, "its wait comes to the bound", overdue=True)
+        if usual is None:
+            return None
+        return Pick(usual, "its team is charged the least for its weight")
 
     # ------------------------------------------------------------------ cards that were just given back
 
@@ -287,26 +303,31 @@ class Fair:
             if not self._within(self._of[job.team], now_s):
                 continue
             cards += job.need.cards
-            found.append(Book(job, max(due_s, floor.earliest_s(cards, now_s)), cards))
+            found.append(self._booked(job, due_s, cards, now_s, floor))
         return found
 
-    def _against(
-        self, job: Submission, books: list[Book], now_s: float, floor: Floor
-    ) -> Book | None:
-        """The first booking that a job would break if it started now; it breaks none that it ends before."""
-        cards = job.need.cards
-        for book in books:
+    @staticmethod
+    def _booked(job: Submission, due_s: float, cards: int, now_s: float, floor: Floor) -> Book:
+        """``cards``: of the job and of those that are booked before it."""
+        at_s = max(due_s, floor.earliest_s(cards, now_s))
+        return Book(job, at_s, floor.free_at(at_s) - cards)
+
+    @staticmethod
+    def _against(job: Submission, books: list[Book], now_s: float) -> int | None:
+        """Which booking a job would break first if it started now; it breaks none that it ends before."""
+        cards, end_s = job.need.cards, now_s + job.expected_s
+        for at, book in enumerate(books):
             if book.job.tie == job.tie:
                 return None  # what is booked after it reckons with it
-            if now_s + job.expected_s > book.at_s and floor.free_at(book.at_s) - cards < book.cards:
-                return book
+            if cards > book.spare and end_s > book.at_s:
+                return at
         return None
 
-    def _respects(
-        self, job: Submission, books: list[Book], own: Book, now_s: float, floor: Floor
-    ) -> bool:
-        earlier = books[: books.index(own)]
-        return job.need.cards <= floor.free and self._against(job, earlier, now_s, floor) is None
+    def _fits_before(self, at: int, books: list[Book], now_s: float, floor: Floor) -> bool:
+        """Whether a booked job can start now, for all that is booked before it."""
+        job = books[at].job
+        fits = job.need.cards <= floor.free
+        return fits and self._against(job, books[:at], now_s) is None
 
     # ------------------------------------------------------------------ cards that are kept
 
@@ -360,10 +381,15 @@ class Fair:
             return None
         saved_s = floor.earliest_s(head.need.cards, now_s) - now_s
         over = {each: self._cards[each] - weights[each] * part for each in weights}
-        may: list[Victim] = []
-        for run in floor.running.values():
-            if over[self._of[run.job.team]] >= run.job.need.cards:
-                may.append(self._victim(run, now_s))
+        if max(over.values()) < 1:
+            return None
+        may = [
+            self._victim(floor.running[tie], now_s)
+            for each, surplus in over.items()
+            if surplus >= 1
+            for tie in self._runs[each]
+            if floor.running[tie].job.need.cards <= surplus
+        ]
         victims = self._within_surplus(may, over, head.need.cards - floor.free)
         if not worth_it(victims, head.need.cards, saved_s):
             return None
@@ -393,13 +419,13 @@ class Fair:
         if not self.rules.takes_back:
             return None
         for name, head in heads:
-            if head.need.cards <= floor.free:
-                continue
             lesser = [
-                self._victim(run, now_s)
-                for run in floor.running.values()
-                if self._of[run.job.team] == name and run.job.priority < head.priority
+                self._victim(floor.running[tie], now_s)
+                for tie, priority in self._runs[name].items()
+                if priority < head.priority
             ]
+            if not lesser or head.need.cards <= floor.free:
+                continue
             victims = cheapest(lesser, head.need.cards - floor.free)
             if not victims:
                 continue

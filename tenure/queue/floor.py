@@ -55,6 +55,7 @@ class Floor:
         self._ends: list[tuple[float, str]] = []
         self._done_s: dict[str, float] = {}  # of jobs that were stopped; by name and team
         self._stopped: set[str] = set()
+        self._known: tuple[list[float], list[int]] | None = None
 
     def start(self, job: Submission, now_s: float, parcels: tuple[Parcel, ...] = ()) -> Running:
         """The cards are taken at once; the caller has seen that they are free."""
@@ -67,6 +68,7 @@ class Floor:
         self.free -= job.need.cards
         self.running[job.tie] = found
         insort(self._ends, (found.end_s, job.tie))
+        self._known = None
         return found
 
     def stop(self, tie: str, now_s: float) -> Submission:
@@ -94,6 +96,7 @@ class Floor:
     def _off(self, tie: str) -> Running:
         run = self.running.pop(tie)
         self.free += run.job.need.cards
+        self._known = None
         del self._ends[bisect_left(self._ends, (run.end_s, tie))]
         return run
 
@@ -104,14 +107,24 @@ class Floor:
 
     def earliest_s(self, cards: int, now_s: float) -> float:
         """When so many cards are free if nothing else starts; infinity for more than there are."""
-        free, at_s = self.free, now_s
-        for end_s, tie in self._ends:
-            if free >= cards:
-                break
-            free, at_s = free + self.running[tie].job.need.cards, end_s
-        return at_s if free >= cards else inf
+        if cards <= self.free:
+            return now_s
+        ends, frees = self._timeline()
+        at = bisect_left(frees, cards)
+        return ends[at] if at < len(ends) else inf
 
     def free_at(self, at_s: float) -> int:
         """Cards that are free at ``at_s`` if nothing else starts."""
-        later = self._ends[bisect_right(self._ends, (at_s, "~")) :]
-        return self.cards - sum(self.running[tie].job.need.cards for _, tie in later)
+        ends, frees = self._timeline()
+        at = bisect_right(ends, at_s)
+        return frees[at - 1] if at else self.free
+
+    def _timeline(self) -> tuple[list[float], list[int]]:
+        """The ends of what runs, and how many cards are free from each on."""
+        if self._known is None:
+            free, frees = self.free, []
+            for _, tie in self._ends:
+                free += self.running[tie].job.need.cards
+                frees.append(free)
+            self._known = ([end_s for end_s, _ in self._ends], frees)
+        return self._known

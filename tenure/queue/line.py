@@ -13,7 +13,8 @@ from heapq import heapify, heappop, heappush
 from tenure.queue.rank import OwnOrder, own_order
 from tenure.queue.records import Submission
 
-_Entry = tuple[OwnOrder, str, Submission]
+#: The number tells a job's entry from an older one of the same job, and never decides between two jobs.
+_Entry = tuple[OwnOrder, str, int, Submission]
 #: Of the jobs of one size, so many are asked whether they end early enough before the shortest is.
 _LOOKS = 16
 
@@ -25,8 +26,8 @@ class _Size:
         self.ordered: list[_Entry] = []
         self.shortest: list[tuple[float, _Entry]] = []
 
-    def add(self, job: Submission) -> None:
-        entry = (own_order(job), job.tie, job)
+    def add(self, job: Submission, number: int) -> None:
+        entry = (own_order(job), job.tie, number, job)
         heappush(self.ordered, entry)
         heappush(self.shortest, (job.expected_s, entry))
 
@@ -41,13 +42,17 @@ class Line:
         self._counts: dict[str, int] = {}
         self._aged: list[tuple[float, str]] = []
         self._first = 0
+        self._added = 0
+        self._heads: dict[str, Submission] = {}
 
     def add(self, job: Submission, team: str) -> None:
         """A job comes to wait; ``team`` is whose entitlement it draws on."""
         assert job.tie not in self.waiting, f"{job.job} waits already"
         self.waiting[job.tie] = job
+        self._added += 1
+        self._heads.pop(team, None)
         self.longest_s = max(self.longest_s, job.expected_s)
-        self._sizes.setdefault(team, {}).setdefault(job.need.cards, _Size()).add(job)
+        self._sizes.setdefault(team, {}).setdefault(job.need.cards, _Size()).add(job, self._added)
         self._counts[team] = self._counts.get(team, 0) + 1
         if self._first and self._aged[self._first - 1 : self._first] > [(job.submitted_s, job.tie)]:
             del self._aged[: self._first]
@@ -58,6 +63,7 @@ class Line:
         """A job waits no longer."""
         del self.waiting[job.tie]
         self._counts[team] -= 1
+        self._heads.pop(team, None)
 
     def teams(self) -> list[str]:
         """The teams that have a waiting job, in the order of their names."""
@@ -65,8 +71,10 @@ class Line:
 
     def head(self, team: str) -> Submission:
         """The next of a team's jobs, by its own order."""
-        tops = [top for size in self._sizes[team].values() if (top := self._top(size))]
-        return min(tops)[2]
+        if team not in self._heads:
+            tops = [top for size in self._sizes[team].values() if (top := self._top(size))]
+            self._heads[team] = min(tops)[-1]
+        return self._heads[team]
 
     def fitting(self, team: str, cards: int, ok: Callable[[Submission], bool]) -> Submission | None:
         """The first of a team's jobs, by its own order, that needs ``cards`` at most and that is ``ok``.
@@ -78,10 +86,10 @@ class Line:
             top = self._top(size) if wanted <= cards else None
             if top is None or (best is not None and best < top):
                 continue
-            found = top if ok(top[2]) else self._later(size, ok)
+            found = top if ok(top[-1]) else self._later(size, ok)
             if found is not None and (best is None or found < best):
                 best = found
-        return best[2] if best else None
+        return best[-1] if best else None
 
     def oldest(self) -> Iterator[Submission]:
         """The waiting jobs by age."""
@@ -90,15 +98,18 @@ class Line:
         if self._first > 64 and self._first * 2 > len(self._aged):
             self._aged = [entry for entry in self._aged[self._first :] if self._waits(entry)]
             self._first = 0
+        last = ""
         for at in range(self._first, len(self._aged)):
-            if self._waits(self._aged[at]):
-                yield self.waiting[self._aged[at][1]]
+            tie = self._aged[at][1]
+            if tie in self.waiting and tie != last:  # a job that came back stands here twice
+                last = tie
+                yield self.waiting[tie]
 
     def _waits(self, entry: tuple[float, str]) -> bool:
         return entry[1] in self.waiting
 
     def _live(self, entry: _Entry) -> bool:
-        return self.waiting.get(entry[1]) is entry[2]
+        return self.waiting.get(entry[1]) is entry[-1]
 
     def _top(self, size: _Size) -> _Entry | None:
         while size.ordered and not self._live(size.ordered[0]):
@@ -109,18 +120,18 @@ class Line:
         while size.shortest and not self._live(size.shortest[0][1]):
             heappop(size.shortest)
         shortest = size.shortest[0][1]
-        if not ok(shortest[2]):
+        if not ok(shortest[-1]):
             return None
         if len(size.ordered) <= _LOOKS:
             size.ordered = [entry for entry in size.ordered if self._live(entry)]
             heapify(size.ordered)
-            return min(entry for entry in size.ordered if ok(entry[2]))
+            return min(entry for entry in size.ordered if ok(entry[-1]))
         # The few next ones lie near the front of a heap, though not in order: taken off and put back.
         taken: list[_Entry] = []
         found: _Entry | None = None
         while len(taken) < _LOOKS and found is None and (top := self._top(size)) is not None:
             taken.append(heappop(size.ordered))
-            found = top if ok(top[2]) else None
+            found = top if ok(top[-1]) else None
         for entry in taken:
             heappush(size.ordered, entry)
         return found or shortest

@@ -1,8 +1,10 @@
 """What counts as misuse of places in the queue, and what it costs.
 
-Three things do, and none of them is needed by honest work: to swap a job that has cards (or has them kept for it)
-for another one, and to hand in again what was just taken back. Two of them in a day are free,
-so a typing mistake costs nothing but the age; each further one halves the team's weight for a day.
+Two things do: to swap a job that has cards (or has them kept for it) for another one, and to hand in again what was
+just cancelled. Neither gains anything, since the newcomer's age starts anew and the cards go round; but each costs
+the others a start, or the reader of the queue his trust in it. Two of them in a day are free, so a typing mistake costs
+nothing but the age; each further one halves the team's weight for a day. Cancelling a job alone, editing
+one that waits, and holding one and releasing it cost the age and nothing else, however often.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ SWAP_S = 600.0
 #: The same content handed in within this of having been taken back is a resubmission.
 AGAIN_S = 3600.0
 
-Kind = Literal["swapped", "resubmitted", "released again"]
+Kind = Literal["swapped", "resubmitted"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,22 @@ def after(strikes: list[Strike]) -> list[Penalty]:
     if len(recent) <= FREE:
         return []
     words = (
-        f"{newest.job} was {newest.kind}, the {len(recent)}th such change of team {newest.team} in a day "
+        f"{newest.job} was {newest.kind}, the {_nth(len(recent))} such change of team {newest.team} in a day "
         f"({FREE} are free): its weight is halved for a day"
     )
     return [Penalty(newest.team, newest.at_s, newest.at_s + DAY_S, FACTOR, words)]
+
+
+def _nth(count: int) -> str:
+    """A count as people say it.
+
+    >>> [_nth(n) for n in (3, 11, 21)]
+    ['3rd', '11th', '21st']
+    """
+    ending = (
+        "th" if count % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
+    )
+    return f"{count}{ending}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class _Given:
     """A job that its team gave up."""
 
     at_s: float
-    content: str
+    content: str | None  # None: it was held, and comes back as what it is
     priority: int
     had_cards: bool
 
@@ -105,9 +119,15 @@ class Watch:
         return self._struck(team, job, kind, now_s)
 
     def given_up(
-        self, team: str, job: str, content: str, priority: int, had_cards: bool, now_s: float
+        self,
+        team: str,
+        job: str,
+        content: str | None,
+        priority: int,
+        had_cards: bool,
+        now_s: float,
     ) -> list[Penalty]:
-        """A team took a job of its own back: cancelled it, or holds it."""
+        """A team took a job of its own back: cancelled it, or holds it (then without ``content``)."""
         sent = self._sent.get(team, [])
         newer = any(now_s - at_s <= SWAP_S and wanted > priority for at_s, wanted in sent)
         if had_cards and newer:
@@ -118,10 +138,6 @@ class Watch:
     def replaced(self, team: str, job: str, had_cards: bool, now_s: float) -> list[Penalty]:
         """A job was put in the place of another one; of a job without cards that is an edit, and free."""
         return self._struck(team, job, "swapped" if had_cards else None, now_s)
-
-    def released(self, team: str, job: str, now_s: float) -> list[Penalty]:
-        """A held job goes back to the queue."""
-        return self._struck(team, job, "released again", now_s)
 
     def _struck(self, team: str, job: str, kind: Kind | None, now_s: float) -> list[Penalty]:
         if kind is None:
