@@ -231,6 +231,13 @@ class PlannerSection(Section):
     rates: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
 
+class QueueSection(Section):
+    """``[queue]``: of several teams, how fast use is forgotten and how long anybody waits at most."""
+
+    half_life_h: Annotated[float, Field(gt=0)] = 168.0
+    max_wait_h: Annotated[float, Field(gt=0)] = 168.0
+
+
 class _File(Section):
     """What may stand in the file; a section left out takes its defaults as a whole."""
 
@@ -243,6 +250,7 @@ class _File(Section):
     dagster: DagsterSection = DagsterSection()
     notify: NotifySection = NotifySection()
     planner: PlannerSection = PlannerSection()
+    queue: QueueSection = QueueSection()
 
 
 class Settings(BaseModel):
@@ -261,6 +269,7 @@ class Settings(BaseModel):
     dagster: DagsterSection
     notify: NotifySection = NotifySection()
     planner: PlannerSection = PlannerSection()
+    queue: QueueSection = QueueSection()
     _place: Place = PrivateAttr(default_factory=lambda: Place("the built-in defaults", {}))
 
     def error(self, path: KeyPath, sentence: str) -> UsageError:
@@ -305,6 +314,7 @@ def load_settings(
         ),
         notify=found.notify,
         planner=found.planner,
+        queue=found.queue,
     )
     settings._place = place
     return settings

@@ -61,6 +61,7 @@ def judged(
     found: list[Penalty] = []
     recent = [deed for deed in deeds if now_s - deed.at_s <= REACH_S]
     gave = {deed.team for deed in recent if deed.what == "given up"}
+    recent = [deed for deed in recent if deed.team in gave]  # who gave nothing up swapped nothing
     of: dict[str, list[Hold]] = {}
     for hold in holds:
         of.setdefault(hold.job, []).append(hold)
@@ -69,7 +70,7 @@ def judged(
         if memory is None:
             continue
         priority = memory.priority
-        same = content(deed.job, spec_of(deed.job) if deed.team in gave else None)
+        same = content(deed.job, spec_of(deed.job))
         if deed.what == "enlisted":
             found += watch.submitted(deed.team, deed.job, same, priority, deed.at_s)
             continue

@@ -27,12 +27,11 @@ from tenure.dispatch.decide import Snapshot
 from tenure.dispatch.ladder import Rung as Rung
 from tenure.dispatch.ladder import launch_name as launch_name
 from tenure.dispatch.ladder import pack_name
-from tenure.dispatch.queueing import Queue
+from tenure.dispatch.queueing import Queue, Sharing
 from tenure.dispatch.sight import Sight
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch
 from tenure.dispatch.worth import Worth
-from tenure.queue.records import Team
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
 from tenure_protocol.lease import keys
@@ -113,13 +112,13 @@ class Dispatcher:
         plans: bool = True,
         rates: Mapping[str, float] | None = None,
         notifier: Notifier | None = None,
-        teams: Sequence[Team] = (),
+        sharing: Sharing | None = None,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
         Without ``moves`` no holder is asked to yield for a better machine; without ``plans`` deadlines
         are not looked at. ``rates``: dollars for one unit of another currency, for the planner. Where
-        there are several ``teams``, their shares say whose job goes next.
+        ``sharing`` names several teams, their shares say whose job goes next.
         """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
@@ -137,7 +136,14 @@ class Dispatcher:
         self._standing = dict(troubles or {})
         self.notifier = notifier
         self._sight = Sight(
-            store, self.rungs, clock, self.name, moves, plans and moves, rates or {}, teams
+            store,
+            self.rungs,
+            clock,
+            self.name,
+            moves,
+            plans and moves,
+            rates or {},
+            sharing or Sharing(),
         )
         self.world, self.observatory = self._sight.world, self._sight.observatory
         self.spending = self._sight.spending

@@ -8,7 +8,7 @@ plans is the order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tenure.dispatch import ledger
@@ -20,7 +20,18 @@ from tenure.dispatch.views import JobView, Snapshot, Turn
 from tenure.dispatch.world import Bill, World
 from tenure.plan.submit import SubmissionRecord, read_submission
 from tenure.queue.rank import order, standing
-from tenure.queue.records import Decision, Hold, Need, Pool, State, Submission, Team
+from tenure.queue.records import (
+    HALF_LIFE_S,
+    MAX_WAIT_S,
+    UNKNOWN_S,
+    Decision,
+    Hold,
+    Need,
+    Pool,
+    State,
+    Submission,
+    Team,
+)
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
@@ -34,6 +45,15 @@ _READ_EVERY_S = 60.0
 _APART_S = 1e-6
 #: Who shares where no submission is known yet; it never gets a place.
 NOBODY = ""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who shares the rungs, how fast use is forgotten, and how long anybody waits at most."""
+
+    teams: tuple[Team, ...] = ()
+    half_life_s: float = HALF_LIFE_S
+    max_wait_s: float = MAX_WAIT_S
 
 
 @dataclass(frozen=True)
@@ -72,13 +92,14 @@ class TeamQueue:
         rungs: Mapping[str, Rung],
         clock: Clock,
         world: World,
-        teams: Iterable[Team],
+        sharing: Sharing,
     ) -> None:
         self._store = store
         self._rungs = rungs
         self._clock = clock
         self._world = world
-        self._teams = tuple(sorted(teams, key=lambda team: team.name))
+        self._sharing = sharing
+        self._teams = tuple(sorted(sharing.teams, key=lambda team: team.name))
         self._rows: dict[str, _Row] = {}  # submissions, by key
         self._ended: dict[
             str, tuple[float, LedgerEntry]
@@ -210,7 +231,15 @@ class TeamQueue:
         penalties = judged(
             self._deeds(asked, epoch_s), self._world.jobs, self._spec_of, holds, at_s
         )
-        state = State(self.pool(), self._teams, waiting, holds, penalties)
+        state = State(
+            self.pool(),
+            self._teams,
+            waiting,
+            holds,
+            penalties,
+            self._sharing.half_life_s,
+            self._sharing.max_wait_s,
+        )
         return Queue(state, tuple(order(state, at_s)), at_s, standing(state, at_s))
 
     def advised(self, seen: Snapshot) -> Snapshot:
@@ -263,10 +292,8 @@ class TeamQueue:
         cards = {
             name: rung.capacity.launches * rung.capacity.cards for name, rung in self._rungs.items()
         }
-        return Pool(
-            sum(cards.values()),
-            reference_cards=sum(self._speed(name) * cards[name] for name in sorted(cards)),
-        )
+        delivered = sum(self._speed(name) * cards[name] for name in sorted(cards))
+        return Pool(sum(cards.values()), reference_cards=delivered or 1.0)
 
     def _speed(self, rung: str) -> float:
         """FLOPs of a card over those of the fastest known one of the rungs, by their datasheets."""
@@ -282,24 +309,42 @@ class TeamQueue:
 
     def _holds(self, asked: Mapping[str, Asked], epoch_s: float) -> tuple[Hold, ...]:
         """What every team had and has: settled launches to the second, open ones from their intent."""
-        ended_s = {(e.job, e.launch): at_s for at_s, e in self._ended.values()}
+        now_s = self._clock.monotonic_s() - epoch_s
+        ended_s = {entry: at_s for at_s, entry in self._ended.values()}
         settled = ledger.once(entry for _, entry in self._ended.values())
-        holds = []
+        rows: list[tuple[str, float, float | None, Need]] = []
         for entry in settled:
             if entry.job in asked:
-                to_s = ended_s[entry.job, entry.launch] - epoch_s
+                to_s = ended_s[entry] - epoch_s
                 need = self._need(entry.job, entry.rung, entry.share)
-                holds.append(
-                    Hold(asked[entry.job].team, entry.job, to_s - entry.paid_s, to_s, need)
-                )
+                rows.append((entry.job, to_s - entry.paid_s, to_s, need))
         known = {(entry.job, entry.launch) for entry in settled}
         for bill in self._world.bills.values():
-            if (bill.job, bill.launch) in known or not _begun(bill) or bill.job not in asked:
-                continue
-            share = ledger.share(bill.intent, bill.receipt) if bill.intent else 1.0
-            need = self._need(bill.job, bill.rung, share)
-            holds.append(Hold(asked[bill.job].team, bill.job, bill.since_s - epoch_s, None, need))
-        return tuple(holds)
+            if (bill.job, bill.launch) not in known and _begun(bill) and bill.job in asked:
+                share = ledger.share(bill.intent, bill.receipt) if bill.intent else 1.0
+                need = self._need(bill.job, bill.rung, share)
+                rows.append((bill.job, bill.since_s - epoch_s, None, need))
+        rows.sort(key=lambda row: (row[1], row[0]))
+        return tuple(
+            self._hold(job, from_s, to_s, need, asked[job], now_s, epoch_s)
+            for job, from_s, to_s, need in rows
+        )
+
+    def _hold(
+        self,
+        job: str,
+        from_s: float,
+        to_s: float | None,
+        need: Need,
+        asked: Asked,
+        now_s: float,
+        epoch_s: float,
+    ) -> Hold:
+        """One launch; it was overdue where its job had waited for the bound, and then its length counts."""
+        if from_s - (asked.since_s - epoch_s) < self._sharing.max_wait_s:
+            return Hold(asked.team, job, from_s, to_s, need)
+        lasts_s = max(UNKNOWN_S, now_s - from_s) if to_s is None else None
+        return Hold(asked.team, job, from_s, to_s, need, lasts_s, overdue=True)
 
     def _need(self, job: str, rung: str, share: float) -> Need:
         """The cards of a launch; where machines are rented whole, its part of all their cards."""

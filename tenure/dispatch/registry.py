@@ -10,6 +10,7 @@ from tenure.bad_input import did_you_mean
 from tenure.dispatch.contract import Capacity, Runner, Site
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.queueing import Sharing
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure.notify import addresses
 from tenure.notify.notifier import Notifier
@@ -151,12 +152,14 @@ def _check_card(settings: Settings, name: str, section: RungSection, capacity: C
         )
 
 
-def teams_of(settings: Settings) -> list[Team]:
-    """The teams of tenure.toml, as the queue knows them."""
-    return [
+def sharing_of(settings: Settings) -> Sharing:
+    """The teams of tenure.toml and the rules of its queue."""
+    teams = tuple(
         Team(name, section.weight, f"{keys.SUBMISSIONS}{name}/", section.part_of)
         for name, section in settings.teams.items()
-    ]
+    )
+    rules = settings.queue
+    return Sharing(teams, 3600.0 * rules.half_life_h, 3600.0 * rules.max_wait_h)
 
 
 def build_dispatcher(
@@ -180,5 +183,5 @@ def build_dispatcher(
         notifier=notifier,
         plans=settings.planner.enabled,
         rates=settings.planner.rates,
-        teams=teams_of(settings),
+        sharing=sharing_of(settings),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tenure.dispatch.contract import ALL_KINDS
 from tenure.dispatch.decide import RungView, Snapshot
@@ -11,12 +11,11 @@ from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.planner import Planner
 from tenure.dispatch.quality import Shown
-from tenure.dispatch.queueing import TeamQueue
+from tenure.dispatch.queueing import Sharing, TeamQueue
 from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
 from tenure.dispatch.world import World
 from tenure.dispatch.worth import Worth, quota_worths
-from tenure.queue.records import Team
 from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
@@ -36,11 +35,11 @@ class Sight:
         moves: bool,
         plans: bool,
         rates: Mapping[str, float],
-        teams: Sequence[Team] = (),
+        sharing: Sharing,
     ) -> None:
         """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others.
 
-        ``teams`` share the rungs, where there are several of them.
+        ``sharing``: the teams, where there are several of them.
         """
         self._rungs = rungs
         self._clock = clock
@@ -54,7 +53,7 @@ class Sight:
         self._no_turns: dict[str, str] = {}  # why the queue gave none
         foreseen = Foreseen(rungs, self.observatory)
         self._planner = Planner(rungs, self.observatory, rates, foreseen)
-        self.queue = TeamQueue(store, rungs, clock, self.world, teams)
+        self.queue = TeamQueue(store, rungs, clock, self.world, sharing)
         self.foreteller = Foreteller(self.observatory, foreseen)
 
     def observe(self) -> None:

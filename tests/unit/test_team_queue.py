@@ -18,6 +18,7 @@ from tenure.dispatch.decide import JobView, Launch, RungView, Snapshot, Wait, de
 from tenure.dispatch.desks import desk_of
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.queueing import Sharing
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure.plan.enlist import enlist
@@ -55,7 +56,8 @@ class World:
     def another(self) -> Dispatcher:
         price = Price("usd", 0.0)
         rung = Rung("local", "here", self.runner, Capacity(1, self.slots, 60.0), price=price)
-        return Dispatcher(self.store, [rung], self.clock, teams=self.teams)
+        sharing = Sharing(tuple(self.teams), max_wait_s=86_400.0)
+        return Dispatcher(self.store, [rung], self.clock, sharing=sharing)
 
     def ask(
         self,
@@ -278,6 +280,24 @@ def test_what_a_job_has_run_is_no_waiting() -> None:
         assert found.now_s - row.submitted_s == pytest.approx(0.0, abs=1.0)
 
 
+def test_a_job_that_has_waited_for_the_bound_goes_first_and_its_team_owes_for_it() -> None:
+    with FakeClock() as clock:
+        world = World(clock)
+        (old,) = world.ask("a", "pa", priority=-5)
+        clock.sleep(100.0)
+        world.ask("a", "better", priority=5)
+        clock.sleep(86_400.0)
+        (young,) = world.ask("b", "pb")
+        assert world.order()[0] == old
+        world.dispatcher.tick()
+        assert [job.job_id for job in world.runner.launched] == [old]
+        world.dispatcher.look()
+        found = world.dispatcher.team_queue()
+        assert found
+        (hold,) = found.state.holds
+        assert hold.overdue and hold.expected_s == 3600.0 and young != old
+
+
 def settings_of(tmp_path: Path, more: str = "") -> Path:
     (tmp_path / "tenure.toml").write_text(f"[teams.a]\nweight = 3\n[teams.b]\n{more}")
     return tmp_path
@@ -447,6 +467,7 @@ def test_room_is_given_to_whoever_fits_and_the_reason_has_the_place_with_numbers
         ("[teams.a]\n[teams.b]\npart_of = 'c'\n", "there is no [teams.c]"),
         ("[teams.a]\npart_of = 'a'\n[teams.b]\n", "a is itself part of a team"),
         ("[teams.a]\ncredentials = 'secret'\n[teams.b]\n", "must say where the credentials are"),
+        ("[queue]\nmax_wait_h = 0\n", "queue.max_wait_h"),
         ("[teams.a]\nweight = -1\n[teams.b]\n", "teams.a.weight"),
     ],
 )
