@@ -2,16 +2,16 @@
 
 The dispatcher gives each machine a quota that expires; within it the machine's own agent
 (:mod:`runners.pool_agent`) decides. What the dispatcher knows of the loads is as old as the agents' last
-word, so it looks at two machines drawn by chance, counts what it has just placed itself, and goes on to
-another one when it is refused (:mod:`tenure.queue.bursts`). That nobody has room is no failure of a job.
+word, so it counts what it has just placed itself, and goes on to another one when it is refused: by best fit
+(:mod:`tenure.queue.placement`), or with ``place = "spread"`` by power of k choices (:mod:`tenure.queue.bursts`). That nobody has room is no failure of a job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,6 +32,7 @@ from tenure.dispatch.contract import (
     Unreachable,
 )
 from tenure.queue.bursts import Load, View, send
+from tenure.queue.placement import Gang, Machine, Part, Placed, Size, place
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease.keys import part
@@ -42,6 +43,8 @@ _ASK_EVERY_S = 0.1
 #: An agent tells its load so often; one that has been silent for longer is not asked.
 TELLS_EVERY_S = 5.0
 SILENT_S = 6 * TELLS_EVERY_S
+_UNCOUNTED = 1e9  # cores or GB of a machine where they are not counted
+Admits = Callable[[str, float], bool]
 
 
 class MachineConfig(BaseModel):
@@ -63,7 +66,8 @@ class PoolConfig(BaseModel):
     cpus: float = Field(0.0, ge=0)  # that a job takes for each of its cards
     memory_gb: float = Field(0.0, ge=0)  # the same
     card: str = ""  # the official name of their cards, where it is to be promised
-    choices: int = Field(2, ge=1, le=1024)  # machines that are looked at for a launch
+    place: Literal["fit", "spread"] = "fit"  # best fit, or the least loaded of ``choices``
+    choices: int = Field(2, ge=1, le=1024)  # of "fit": asked though they seem full
     answer_s: float = Field(5.0, gt=0)  # that one may take to answer
     quota_s: float = Field(600.0, ge=10)  # that a quota lasts; it is given anew at a launch
     yield_s: float = Field(120.0, ge=0)  # for a last milestone, where an agent takes a machine back
@@ -84,7 +88,8 @@ class PoolRunner:
         self._opened: Mail | None = None
         self._by = f"runner {name} {site.clock.nonce()}"
         self._draw = Random(site.clock.nonce())
-        self._view = View()
+        #: By machine: when it was known to be admitted, its name, and what it takes.
+        self._placed: dict[str, list[tuple[float, str, Size]]] = {}
 
     @classmethod
     def capacity(cls, config: Mapping[str, object]) -> Capacity:
@@ -118,7 +123,9 @@ class PoolRunner:
         raise NoSlots(f"{machine}: {answer.reason}")  # a name is never ordered twice
 
     def _offered(self, mail: Mail, job: Job) -> str:
-        self._look(mail)
+        machines = self._seen(mail)
+        if not machines:
+            raise NoSlots(f"no agent of pool {self._name} has shown itself")
         refused: list[str] = []
 
         def admits(machine: str, _: float) -> bool:
@@ -128,13 +135,47 @@ class PoolRunner:
             answer = self._answer(mail, machine, job.name)
             if answer.verdict != "admitted":
                 refused.append(f"{machine}: {answer.reason}")
-            return answer.verdict == "admitted"
+                return False
+            placed = self._clock.monotonic_s(), job.name, self._needs(job)
+            self._placed.setdefault(machine, []).append(placed)
+            return True
 
-        now_s = self._clock.monotonic_s()
-        sent = send(self._view, job.cards, self._config.choices, self._draw, now_s, admits)
-        if sent.machine is None:
-            raise NoSlots("; ".join(refused) or f"no agent of pool {self._name} has shown itself")
-        return sent.machine
+        choose = self._spread if self._config.place == "spread" else self._fitted
+        found = choose(job, machines, admits)
+        if found is None:
+            raise NoSlots("; ".join(refused))
+        return found
+
+    def _fitted(self, job: Job, machines: Sequence[Machine], admits: Admits) -> str | None:
+        """Best fit by what is known, so that large free pieces stay whole for large jobs.
+
+        What is known is seconds old: where nobody has room by it, some are asked all the same.
+        """
+        left = {each.name: each for each in machines}
+        gang = Gang(job.name, (Part(self._needs(job)),))
+        while left and isinstance(found := place(gang, left.values()), Placed):
+            (name,) = found.on
+            if admits(name, job.cards):
+                return name
+            del left[name]
+        likeliest = sorted(left, key=lambda name: (_share(left[name]), name))
+        return next(
+            (name for name in likeliest[: self._config.choices] if admits(name, job.cards)), None
+        )
+
+    def _spread(self, job: Job, machines: Sequence[Machine], admits: Admits) -> str | None:
+        """The least loaded of a few drawn by chance, for bursts of short jobs by many dispatchers."""
+        view, now_s = View(), self._clock.monotonic_s()
+        loads = {
+            each.name: Load(each.whole.cards - each.free.cards, each.whole.cards)
+            for each in machines
+        }
+        view.gathered(loads, now_s)
+        return send(view, job.cards, self._config.choices, self._draw, now_s, admits).machine
+
+    def _needs(self, job: Job) -> Size:
+        pool = self._config
+        return Size(job.cards, pool.cpus * job.cards, pool.memory_gb * job.cards)
 
     def _order(self, job: Job) -> Order:
         cpus, memory_gb = self._config.cpus * job.cards, self._config.memory_gb * job.cards
@@ -154,19 +195,22 @@ class PoolRunner:
             self._clock.sleep(_ASK_EVERY_S)
         return found
 
-    def _look(self, mail: Mail) -> None:
-        """The loads as the agents last told them; of those that still tell."""
-        loads: dict[str, Load] = {}
-        oldest_s = 0.0
-        for machine in self._config.machines:
-            found = mail.told("load", machine, "", MachineLoad)
-            if found is not None and found[2] <= SILENT_S:
-                told, _, age_s = found
-                of_cards = told.of_cards or self._config.machines[machine].cards
-                loads[machine] = Load(told.cards, of_cards)
-                oldest_s = max(oldest_s, age_s)
-        self._view.gathered(loads, self._clock.monotonic_s() - oldest_s)
-        self._view.full.clear()  # room may have come since; asking costs an order
+    def _seen(self, mail: Mail) -> list[Machine]:
+        """The machines whose agents still tell, as they told last and with what was placed here since."""
+        now_s, found = self._clock.monotonic_s(), []
+        for name, given in self._config.machines.items():
+            load = mail.told("load", name, "", MachineLoad)
+            if load is None or load[2] > SILENT_S:
+                continue
+            told, _, age_s = load
+            since = [row for row in self._placed.get(name, ()) if row[0] >= now_s - age_s]
+            self._placed[name] = since
+            taken = Size(told.cards, told.cpus, told.memory_gb)
+            for _, launch, needs in since:
+                taken = taken if launch in told.names else taken + needs
+            whole = Size(given.cards, given.cpus or _UNCOUNTED, given.memory_gb or _UNCOUNTED)
+            found.append(Machine(name, whole, _left(whole, taken)))
+        return found
 
     def _give_quota(self, mail: Mail, machine: str) -> None:
         """Before a third of it has passed nothing is written; another dispatcher's will do as well."""
@@ -277,6 +321,18 @@ class PoolRunner:
             elif mail.read("orders", machine, name, Order) is not None:
                 open_at = machine
         return open_at or refused_at
+
+
+def _left(whole: Size, taken: Size) -> Size:
+    """What is free; an agent may have taken more than the quota of today."""
+    cards, cpus, memory_gb = (
+        max(0.0, has - used) for has, used in zip(whole.each, taken.each, strict=True)
+    )
+    return Size(int(cards), cpus, memory_gb)
+
+
+def _share(machine: Machine) -> float:
+    return 1.0 - machine.free.cards / machine.whole.cards
 
 
 @contextmanager

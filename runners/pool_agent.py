@@ -281,7 +281,7 @@ class Agent:
         cards, cpus, memory_gb = self._taken()
         now_s = self.site.clock.monotonic_s()
         of_cards = self._quota.cards if now_s < self._quota.ends_s else 0
-        live = sum(not each.over for each in self.aboard.values())
+        live = tuple(sorted(name for name, each in self.aboard.items() if not each.over))
         record = MachineLoad(cards, cpus, memory_gb, of_cards, live, self.site.clock.nonce())
         if self._load_etag is None:
             found = self._mail.told("load", self.machine, "", MachineLoad)

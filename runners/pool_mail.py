@@ -77,7 +77,7 @@ class MachineLoad:
     cpus: float
     memory_gb: float
     of_cards: int  # by the quota in force; 0 once that has expired
-    launches: int
+    names: tuple[str, ...]  # of the launches
     write_id: str
     protocol: int = PROTOCOL_VERSION
 

@@ -31,6 +31,7 @@ from tenure.dispatch.contract import (
     Site,
     Unreachable,
 )
+from tenure.queue.placement import Size
 from tenure.testing import runner_checks
 from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import encode
@@ -155,6 +156,41 @@ def test_a_full_machine_refuses_at_once_another_takes_it_and_nobody_is_no_failur
     assert again.handle["machine"] == first.handle["machine"]
     for receipt in (second, again):
         runner_checks.until_closed(other, receipt)
+
+
+@pytest.mark.parametrize("way", ["fit", "spread"])
+def test_a_large_job_finds_a_whole_machine_by_best_fit_and_may_not_by_spreading(
+    lab: Lab, way: str
+) -> None:
+    """Two cards each, three small jobs would leave one card on each machine where they are spread."""
+    machines = {name: {"cards": 2, "cpus": 8.0} for name in ("a", "b")}
+    for machine in machines:
+        lab.agent(machine, machines)
+    runner = lab.runner(machines, place=way, cpus=1.0)
+    small = [runner.launch([lab.job()]) for _ in range(2)]
+    used = {receipt.handle["machine"] for receipt in small}
+    assert len(used) == (1 if way == "fit" else 2)
+    large = launched(runner, lab.job(cards=2))
+    assert (large is not None) == (way == "fit")
+    for receipt in [*small, *([large] if large else [])]:
+        runner_checks.until_closed(runner, receipt)
+
+
+def test_where_nobody_seems_to_have_room_some_are_asked_all_the_same(lab: Lab) -> None:
+    """What a dispatcher knows is old: the agent's last word was before the end of what it ran."""
+    agent = lab.agent("a", {"a": {"cards": 1}})
+    runner = lab.runner({"a": {"cards": 1}})
+    receipt = runner.launch([lab.job()])
+    assert [machine.free.cards for machine in runner._seen(lab.mail())] == [0]
+    until(lambda: process_of(lab, "a", receipt), "it runs").kill()
+    until(lambda: agent._taken()[0] == 0 or None, "the agent has seen it")
+    runner._placed["a"] = [
+        (SYSTEM.monotonic_s() + 1e6, "another", Size(1))
+    ]  # as if the word were older
+    assert [machine.free.cards for machine in runner._seen(lab.mail())] == [0]
+    second = runner.launch([lab.job()])
+    for one in (receipt, second):
+        runner_checks.until_closed(runner, one)
 
 
 def test_a_process_that_ended_by_itself_frees_its_room_before_its_bill_is_closed(lab: Lab) -> None:
