@@ -107,6 +107,7 @@ class TeamQueue:
         self._specs: dict[str, JobSpec | None] = {}  # of jobs that are over
         self._given_up_s: dict[str, float] = {}  # by job, monotonic
         self._read_s: float | None = None
+        self._seen_rows = False  # whether what teams asked for was read once since the start
         self._seen_open: set[tuple[str, int]] = set()
         self.troubles: dict[str, str] = {}
 
@@ -114,6 +115,13 @@ class TeamQueue:
     def shared(self) -> bool:
         """Whether there is anybody to share with."""
         return len(self._teams) > 1
+
+    @property
+    def unread(self) -> str:
+        """Why nobody's place is known yet, or ''; until it is, nothing is launched."""
+        if self.shared and not (self._seen_rows and self._read_s is not None):
+            return "what teams have asked for and had cannot be read yet"
+        return ""
 
     # --------------------------------------------------------------------------------- looking
 
@@ -124,6 +132,7 @@ class TeamQueue:
         try:
             self._look_for_submissions()
             self.troubles.pop(keys.SUBMISSIONS, None)
+            self._seen_rows = True
         except StoreSilent as error:
             self.troubles[keys.SUBMISSIONS] = str(error)
         try:

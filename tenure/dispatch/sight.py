@@ -101,7 +101,7 @@ class Sight:
             self.world.job_views(self._shown),
             self.world.bill_views(),
             rungs,
-            "" if self.world.bills_seen else "the open launches cannot be read yet",
+            self.queue.unread if self.world.bills_seen else "the open launches cannot be read yet",
             self.spending.spent(),
             self._clock.wall_s(),
         )

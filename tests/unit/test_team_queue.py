@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assets.stage import Context, enlist_stage
 from tenure.cli.resume import wait_anew
 from tenure.cli.workplace import OneJob, Workplace
 from tenure.dispatch.contract import Capacity
@@ -31,7 +34,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.lease.client import acquire, change, read_witness
 from tenure_protocol.lease.machine import Cancel, Finish, Resume, Revoke
 from tenure_protocol.records import JobSpec
-from tenure_protocol.store.api import Outcome, Unknown
+from tenure_protocol.store.api import Entry, Outcome, Store, StoreSilent, Unknown
 from tenure_protocol.store.memory import MemoryStore
 from tests.fake_clock import FakeClock
 from tests.record_builders import overwrite
@@ -400,6 +403,7 @@ def test_with_one_team_there_is_no_desk(tmp_path: Path) -> None:
     assert desk_of(load_settings(start=tmp_path, environ={}), MemoryStore(), "me") is None
 
 
+@settings(max_examples=25)
 @given(VIEWS, st.integers(0, 3))
 def test_with_one_team_the_order_is_that_of_the_plans(views: list[JobView], slots: int) -> None:
     rungs = {"r": RungView("r", frozenset({"train"}), Capacity(1, slots, 60.0))}
@@ -431,6 +435,34 @@ def test_a_bug_of_the_queue_ends_no_round(monkeypatch: pytest.MonkeyPatch) -> No
         tick = world.dispatcher.tick()
         assert "the order of the plans holds" in tick.troubles["the queue"]
         assert [each.job_id for each in world.runner.launched] == [job]
+
+
+@pytest.mark.parametrize("prefix", [keys.SUBMISSIONS, keys.LEDGER])
+def test_until_it_is_known_who_asked_and_had_what_nothing_is_launched(
+    monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    with FakeClock() as clock:
+        world = World(clock)
+        (job,) = world.ask("a", "p")
+        real = world.store.list
+
+        def silent(asked: str) -> Iterator[Entry]:
+            if asked == prefix:
+                raise StoreSilent("no answer")
+            return real(asked)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "list", silent)
+            tick = world.dispatcher.tick()
+            assert world.runner.launched == [] and "cannot be read yet" in tick.reason(job)
+            assert tick.troubles[prefix] == "no answer"
+        tick = world.dispatcher.tick()
+        assert [each.job_id for each in world.runner.launched] == [job]
+        assert prefix not in tick.troubles
+        with monkeypatch.context() as patch:  # what was read once stands
+            patch.setattr(world.store, "list", silent)
+            (more,) = world.ask("b", "pb")
+            assert "cannot be read yet" not in world.dispatcher.look().reason(more)
 
 
 def test_two_dispatchers_agree_whenever_they_began() -> None:
@@ -521,3 +553,41 @@ def test_the_command_shows_shares_and_places(tmp_path: Path) -> None:
     assert "75%" in shown and answer["jobs"][1]["job"] in shown
     why = json.loads(tenure("why", answer["jobs"][1]["job"], "--json", *where).out)
     assert "place 2 of 2 in the queue: team b is charged" in why["reason"]
+
+
+def submitted(store: Store) -> list[tuple[str, str, tuple[str, ...]]]:
+    return sorted((each.team, each.why, each.jobs) for _, each in submissions(store))
+
+
+def test_every_command_that_enlists_or_lets_go_submits_first(tmp_path: Path) -> None:
+    settings = load_settings(start=settings_of(tmp_path), environ={})
+    store = open_settings_store(settings)
+    where = ("--config", str(tmp_path / "tenure.toml"))
+    spec = JobSpec("p", "train", "training", "m:C", {}, 1, 1, "c", "d", 10)
+    terms: dict[str, object] = {"rungs": ["local"], "team": "a"}
+    (job,) = enlist(store, "p", "p", [spec], terms, SYSTEM, desk_of(settings, store, "a"))
+    assert tenure("pause", job, *where).code == 0
+    assert tenure("resume", job, *where).code == 0
+    assert submitted(store) == [("a", "enlisted", (job,)), ("a", "resumed", (job,))]
+    assert tenure("cancel", job, *where).code == 0
+    again = tenure("retry", job, *where).out.strip()
+    assert ("a", "enlisted", (again,)) in submitted(store)
+
+
+def test_a_stage_submits_for_its_plans_team(tmp_path: Path) -> None:
+    """As Dagster and `tenure run` enlist; the plan is the one that claims, the desk the one that writes."""
+    settings = load_settings(start=settings_of(tmp_path), environ={})
+    with FakeClock() as clock:
+        world = World(clock)
+        spec = JobSpec("p", "train", "training", "m:C", {}, 1, 1, "c", "d", 10)
+        plan = SimpleNamespace(name="p", team="b", terms=lambda: {"rungs": ["local"], "team": "b"})
+        chain: Any = SimpleNamespace(plan=plan, newest_runs=lambda stage: [spec])
+        context = Context(
+            world.store,
+            chain,
+            world.dispatcher,
+            clock,
+            desk=lambda team: desk_of(settings, world.store, team),
+        )
+        (job,) = enlist_stage(context, "training")
+        assert submitted(world.store) == [("b", "enlisted", (job,))]
