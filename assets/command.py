@@ -11,6 +11,7 @@ import typer
 from assets.chain import Chain
 from tenure.cli import screen
 from tenure.cli.workplace import Config, Json, open_workplace
+from tenure.dispatch.desks import desk_of
 from tenure.plan.enlist import enlist as write_jobs
 from tenure.plan.enlist import named_jobs, tally
 from tenure.plan.file import demand_own_name, load_plan
@@ -35,7 +36,8 @@ def enlist(
         chain = Chain(place.store, found, place.settings, SYSTEM)
         specs = chain.specs(_STAGE)
         before = named_jobs(place.store, found.name)
-        jobs = write_jobs(place.store, found.name, found.name, specs, found.terms(), SYSTEM)
+        desk = desk_of(place.settings, place.store, found.team)
+        jobs = write_jobs(place.store, found.name, found.name, specs, found.terms(), SYSTEM, desk)
         now = tally(place.store, chain.newest_runs(_STAGE))
     new = [job for job in jobs if job not in before]
     if as_json:

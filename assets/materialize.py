@@ -15,6 +15,7 @@ from assets.chain import Incomplete
 from assets.facts import Describe, Fact, Facts, Picture, Table, Tree, said, verdict_table
 from assets.stage import Context, complete
 from assets.standing import count, first_open, jobs_digest
+from assets.team import queue_of, team_facts, team_tags
 from gates.verdict import Verdict
 from tenure.dispatch.loop import Tick
 from tenure.errors import Blocked, StoreOutOfReach, UsageError
@@ -60,12 +61,20 @@ def played(
 ) -> dg.MaterializeResult[None]:
     """Complete the jobs of a stage and materialize what it tells about itself."""
     with in_words():
-        ours = _reporting(tenure.context(context.partition_key), context)
+        ours = tenure.context(context.partition_key)
+        team = ours.chain.plan.team
+        _tag(context, team_tags(queue_of(ours.dispatcher), team, ()))
+        ours = _reporting(ours, context)
         done = complete(ours, stage)
-        facts = describe(ours, done)
+        facts = {**describe(ours, done), **team_facts(queue_of(ours.dispatcher), team)}
     if warning := facts.get(ENVIRONMENT_WARNING):
         context.log.warning(f"{stage}: {warning}")
     return materialized(facts, [one.spec.id for one in done])
+
+
+def _tag(context: dg.AssetExecutionContext, tags: dict[str, str]) -> None:
+    """Mark the run, so that Dagster's page finds the runs of a team and shows where they stand."""
+    context.instance.add_run_tags(context.run.run_id, tags)
 
 
 def materialized(facts: Facts, jobs: Sequence[str]) -> dg.MaterializeResult[None]:
@@ -158,5 +167,6 @@ def _reporting(ours: Context, context: dg.AssetExecutionContext) -> Context:
             waiting = first_open(ours.dispatcher, jobs)
             reason = f"; {waiting}: {tick.reason(waiting)}" if waiting else ""
             context.log.info(f"{stage}: {words}{reason}")
+            _tag(context, team_tags(queue_of(ours.dispatcher), ours.chain.plan.team, jobs))
 
     return replace(ours, report=report)

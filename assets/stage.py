@@ -16,6 +16,7 @@ from gates.warrant import DeployKey
 from tenure.dispatch.loop import Dispatcher, Tick
 from tenure.errors import Blocked
 from tenure.plan.enlist import enlist
+from tenure.plan.submit import Desk
 from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
@@ -34,6 +35,9 @@ class Context:
     deploy_key: Callable[[], DeployKey] | None = None  # called by the last stage alone
     trust: Callable[[], Trust] | None = None  # whose warrants are believed: public keys alone
     deploy_store: Callable[[], Store] | None = None  # as the last stage alone may write it
+    desk: Callable[[str], Desk | None] | None = (
+        None  # where a team submits; None: there is one alone
+    )
     head: KnownHead | None = None  # what this machine remembers of the log of warrants
 
 
@@ -47,7 +51,8 @@ def enlist_stage(context: Context, stage: str) -> list[str]:
     """
     specs = context.chain.newest_runs(stage)
     plan = context.chain.plan
-    return enlist(context.store, plan.name, plan.name, specs, plan.terms(), context.clock)
+    desk = context.desk(plan.team) if context.desk else None
+    return enlist(context.store, plan.name, plan.name, specs, plan.terms(), context.clock, desk)
 
 
 def complete(context: Context, stage: str) -> list[Done]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.chain import Chain
+from assets.facts import Facts
 from assets.stage import Context, Report
+from assets.team import queue_of, team_facts
 from gates.head import KnownHead
 from gates.trust import Trust, load_trust
 from gates.warrant import DeployKey, load_deploy_key
@@ -19,6 +21,7 @@ from pipelines.bucket import Bucket
 from pipelines.plays import Play
 from tenure.bad_input import did_you_mean
 from tenure.dispatch.deploy_store import open_deploy_store
+from tenure.dispatch.desks import desk_of
 from tenure.dispatch.loop import Dispatcher
 from tenure.dispatch.registry import build_dispatcher, open_settings_store
 from tenure.errors import UsageError
@@ -96,6 +99,7 @@ class Workshop:
             deploy_key=self._key,
             trust=self._trust,
             deploy_store=lambda: open_deploy_store(self.settings, self.store),
+            desk=lambda team: desk_of(self.settings, self.store, team),
             head=KnownHead.of(self.settings),
         )
 
@@ -161,6 +165,14 @@ class TenureResource(dg.ConfigurableResource[None]):
     def context(self, plan: str) -> Context:
         """What the stages of a plan work with. Raises UsageError or StoreOutOfReach."""
         return self.workshop().context(plan)
+
+    def team(self, plan: str) -> Facts:
+        """Whose plan it is, and where teams share, its weight, entitlement, share and use.
+
+        For assets of one's own; as the dispatcher last saw it. Raises UsageError or StoreOutOfReach.
+        """
+        context = self.context(plan)
+        return team_facts(queue_of(context.dispatcher), context.chain.plan.team)
 
 
 @dg.resource(

@@ -17,6 +17,7 @@ import dagster as dg
 from assets.materialize import experiments
 from assets.stage import Context
 from assets.standing import jobs_digest
+from assets.team import TEAM
 from gates import deploy
 from gates.warrant import BadWarrant, read_log
 from pipelines.jobs import chain_job
@@ -162,7 +163,7 @@ def run_requests(
                 run_key=run_key,
                 partition_key=play.name,
                 asset_selection=[dg.AssetKey(stage)],
-                tags={REQUESTED_BY: "dispatch"},
+                tags={REQUESTED_BY: "dispatch", TEAM: play.context.chain.plan.team},
             )
         )
     return found

@@ -157,7 +157,7 @@ class OwnProcessRunner:
     def release(self, receipt: Receipt) -> Settlement:
         """Closed when the process is gone; SIGTERM after ``linger_s``, SIGKILL ``grace_s`` later."""
         self._reap()
-        process = _worker(receipt)
+        process = live_worker(receipt)
         if process is None:
             # What a killed worker started, such as its data loaders, bears its name as well.
             if left := _bearers(receipt.name):
@@ -193,7 +193,7 @@ class OwnProcessRunner:
         """
         self._reap()
         output = self.output(receipt)
-        if output is None or _worker(receipt) is not None:
+        if output is None or live_worker(receipt) is not None:
             return None
         end = self._end(receipt) or "is gone"
         return f"its process {end}; what it wrote is in {output.relative_to(self._site.root)}"
@@ -598,7 +598,7 @@ def _leads(process: psutil.Process) -> bool:
         return False
 
 
-def _worker(receipt: Receipt) -> psutil.Process | None:
+def live_worker(receipt: Receipt) -> psutil.Process | None:
     """The worker of a launch while it lives: by the receipt's pid, or by the name alone."""
     pid, started = receipt.handle.get("pid"), receipt.handle.get("started")
     if not isinstance(pid, int):

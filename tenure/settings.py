@@ -166,9 +166,12 @@ class RungSection(Section):
 
 
 class TeamSection(Section):
-    """``[teams.NAME]``: the weight of its fair share."""
+    """``[teams.NAME]``: the weight of its fair share, and whose credentials speak for it."""
 
     weight: Annotated[float, Field(gt=0)] = 1.0
+    #: That may write below ``submissions/NAME/``; None: those that everything else is written with.
+    credentials: Annotated[str | None, BeforeValidator(_check_credential_source)] = None
+    part_of: str | None = None  # a second account of that team, within its share
 
 
 class GatesSection(Section):
@@ -230,6 +233,13 @@ class PlannerSection(Section):
     rates: dict[Name, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
 
 
+class QueueSection(Section):
+    """``[queue]``: of several teams, how fast use is forgotten and how long anybody waits at most."""
+
+    half_life_h: Annotated[float, Field(gt=0)] = 168.0
+    max_wait_h: Annotated[float, Field(gt=0)] = 168.0
+
+
 class _File(Section):
     """What may stand in the file; a section left out takes its defaults as a whole."""
 
@@ -242,6 +252,7 @@ class _File(Section):
     dagster: DagsterSection = DagsterSection()
     notify: NotifySection = NotifySection()
     planner: PlannerSection = PlannerSection()
+    queue: QueueSection = QueueSection()
 
 
 class Settings(BaseModel):
@@ -260,6 +271,7 @@ class Settings(BaseModel):
     dagster: DagsterSection
     notify: NotifySection = NotifySection()
     planner: PlannerSection = PlannerSection()
+    queue: QueueSection = QueueSection()
     _place: Place = PrivateAttr(default_factory=lambda: Place("the built-in defaults", {}))
 
     def error(self, path: KeyPath, sentence: str) -> UsageError:
@@ -289,6 +301,7 @@ def load_settings(
         raise place.first_mistake(error, _File) from None
     _check_runners(found, place)
     _check_worths(found, place)
+    _check_parts(found, place)
     settings = Settings(
         root=root,
         file=file,
@@ -303,6 +316,7 @@ def load_settings(
         ),
         notify=found.notify,
         planner=found.planner,
+        queue=found.queue,
     )
     settings._place = place
     return settings
@@ -344,6 +358,20 @@ def _check_worths(found: _File, place: Place) -> None:
             raise place.error(
                 ("planner", "rates", currency), f"{what}; other currencies of the rungs: {named}"
             )
+
+
+def _check_parts(found: _File, place: Place) -> None:
+    """An account is part of a team that is there, and that is no account itself."""
+    for name, team in found.teams.items():
+        if team.part_of is None:
+            continue
+        path = ("teams", name, "part_of")
+        whole = found.teams.get(team.part_of)
+        if whole is None:
+            hint = did_you_mean(team.part_of, found.teams)
+            raise place.error(path, f"there is no [teams.{team.part_of}]; {hint}")
+        if team.part_of == name or whole.part_of is not None:
+            raise place.error(path, f"{team.part_of} is itself part of a team; name that one")
 
 
 def _check_runners(found: _File, place: Place) -> None:

@@ -16,6 +16,7 @@ from tenure.cli.workplace import (
     open_job,
     operator,
 )
+from tenure.dispatch.desks import desk_of
 from tenure.errors import Blocked
 from tenure.plan.enlist import enlist, plan_records
 from tenure_protocol.clock import SYSTEM
@@ -32,10 +33,11 @@ def retry(job: JobName, config: Config = None) -> None:
     """
     found = open_job(config, job)
     _demand_over(found)
-    record = _newest_record(found)
+    record = newest_record(found)
     again = replace(found.spec, run=found.spec.run + 1)
     store = found.place.store
-    enlist(store, record.plan, record.experiment, [again], record.terms, SYSTEM)
+    desk = desk_of(found.place.settings, store, record.terms.get("team"))
+    enlist(store, record.plan, record.experiment, [again], record.terms, SYSTEM, desk)
     typer.echo(again.id)
 
 
@@ -55,7 +57,7 @@ def _demand_over(found: OneJob) -> None:
         )
 
 
-def _newest_record(found: OneJob) -> PlanRecord:
+def newest_record(found: OneJob) -> PlanRecord:
     """The newest record of the plan that names the job: its terms are the ones in force."""
     records = plan_records(found.place.store)
     plans = [record.plan for record in records if found.id in record.jobs]

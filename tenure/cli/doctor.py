@@ -54,7 +54,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     where = str(settings.file) if settings.file else "there is no tenure.toml: the defaults hold"
     yield Finding("settings", True, where)
     yield _store(settings)
-    site = Site(settings.root, SYSTEM)
+    site = Site(settings.root, SYSTEM, store=settings.store_url)
     for name, section in settings.runners.items():
         about = f"runner {name}"
         rungs = [rung for rung, one in settings.rungs.items() if one.runner == name]

@@ -39,6 +39,7 @@ CORE = {
     "key": "tenure.cli.key:key",
     "status": "tenure.cli.status:status",
     "why": "tenure.cli.why:why",
+    "queue": "tenure.cli.queue:app",
     "events": "tenure.cli.streams:events",
     "log": "tenure.cli.streams:log",
     "retry": "tenure.cli.change:retry",

@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from tenure.cli.change import newest_record
 from tenure.cli.workplace import ASKED, Config, JobName, OneJob, Reason, open_job, operator
+from tenure.dispatch.desks import desk_of, several_teams
 from tenure.errors import Blocked, UsageError
+from tenure_protocol.clock import SYSTEM
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.lease import keys
 from tenure_protocol.lease.machine import Resume, Revoke, Rewind
@@ -35,12 +38,31 @@ def resume(
     """
     found = open_job(config, job)
     if origin is None:
+        wait_anew(found)
         found.change(lambda _: Resume(operator()))
         typer.echo(f"job {found.id} is no longer held back; a dispatcher launches it")
         return
     target = rewind(found, origin, reason)
     where = f"step {target.step}, written by attempt {target.attempt}" if target else "its start"
     typer.echo(f"job {found.id} goes on from {where}; a dispatcher launches it")
+
+
+def wait_anew(found: OneJob) -> None:
+    """Where teams share rungs, a job that was held back gets no place for the time that it was.
+
+    Written first: who may not speak for its team does not let it go on either. Raises Blocked where it is
+    not held back, UsageError, StoreOutOfReach.
+    """
+    settings, store = found.place.settings, found.place.store
+    if not several_teams(settings):
+        return
+    w = found.read().witness
+    if w is None or not (w.held_back or w.asked):
+        return  # the change itself says what is wrong
+    record = newest_record(found)
+    desk = desk_of(settings, store, record.terms.get("team"))
+    assert desk is not None
+    desk.submit(record.plan, [found.id], SYSTEM, "resumed")
 
 
 def rewind(found: OneJob, origin: str, reason: str) -> Pointer | None:
@@ -72,6 +94,7 @@ def rewind(found: OneJob, origin: str, reason: str) -> Pointer | None:
             f"job {found.id} is held back at step {target.step}: {words}; name another one"
         )
     if w.held_back:
+        wait_anew(found)
         found.change(lambda _: Resume(operator()))
     return target
 

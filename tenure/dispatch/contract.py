@@ -212,11 +212,12 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a runner runs: the project's folder, the clock, and variables workers must not see."""
+    """Where a runner runs: the project's folder, the clock, variables workers must not see, the store."""
 
     root: Path
     clock: Clock
     hidden: frozenset[str] = frozenset()
+    store: str = ""  # URL of the settings' store, for a runner that speaks through it
 
 
 @runtime_checkable

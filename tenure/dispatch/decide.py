@@ -112,8 +112,10 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
         elif why and now_s >= bill.retry_at_s:
             actions.append((ReleaseBill(bill.job, bill.launch, bill.rung), why))
     this = _Round(snapshot, now_s)
-    for view in sorted(snapshot.jobs, key=lambda view: (-view.priority, view.order, view.job)):
+    for view in sorted(snapshot.jobs, key=lambda view: _turn_of(view, snapshot)):
         first, *more = _of_job(view, this)
+        if (turn := snapshot.turns.get(view.job)) and isinstance(first[0], (Launch, Wait)):
+            first = (first[0], f"{first[1]}; {turn.words}")
         if view.job in kept:
             first = (first[0], f"{first[1]}; {kept[view.job]}")
         actions += [first, *more]
@@ -129,6 +131,13 @@ def decide(snapshot: Snapshot, now_s: float) -> list[tuple[Action, str]]:
         this.packed(action, reason) if isinstance(action, Launch) else (action, reason)
         for action, reason in actions
     ]
+
+
+def _turn_of(view: JobView, snapshot: Snapshot) -> tuple[int, int, int, str]:
+    """Where teams share, the queue's order; among jobs without a place, and with one team, the plans' own."""
+    turn = snapshot.turns.get(view.job)
+    place = turn.place if turn else len(snapshot.turns) + 1
+    return place, -view.priority, view.order, view.job
 
 
 def _yields(view: JobView) -> bool:
@@ -398,6 +407,11 @@ def _nothing_to_do(view: JobView) -> str | None:
     if w and w.held_back:
         return f"held back by {w.by or 'an operator'}: {w.reason or 'paused'}"
     return None
+
+
+def is_free(view: JobView) -> bool:
+    """Whether nobody holds the tenure of a job, nor is expected to: it wants a launch, unless it is over."""
+    return _evidence(view)[0] is not None
 
 
 def _evidence(view: JobView) -> tuple[Evidence | None, str]:

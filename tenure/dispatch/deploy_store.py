@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from tenure.bad_input import KeyPath
 from tenure.dispatch.registry import CREDENTIAL_VARIABLES as VARIABLES
 from tenure.dispatch.registry import open_settings_store
 from tenure.errors import StoreOutOfReach, UsageError
@@ -57,15 +58,24 @@ def open_deploy_store(
 
 def deploy_credentials(settings: Settings, environ: Mapping[str, str]) -> Credentials:
     """What ``[gates] credentials`` names. Raises UsageError, which repeats no value."""
-    kind, _, name = (settings.gates.credentials or "").partition(":")
+    whose = "the deployment step's"
+    source = settings.gates.credentials or ""
+    return named_credentials(settings, ("gates", "credentials"), source, whose, environ)
+
+
+def named_credentials(
+    settings: Settings, path: KeyPath, source: str, whose: str, environ: Mapping[str, str]
+) -> Credentials:
+    """What a key of the settings names. Raises UsageError, which repeats no value."""
+    kind, _, name = source.partition(":")
     if kind == "profile":
         return Credentials(profile=name)
     access, secret, token = (environ.get(f"{name}_{variable}", "") for variable in VARIABLES)
     for value, variable in ((access, VARIABLES[0]), (secret, VARIABLES[1])):
         if not value.strip():
             raise settings.error(
-                ("gates", "credentials"),
-                f"the deployment step's credentials are expected in ${name}_{VARIABLES[0]} and "
+                path,
+                f"{whose} credentials are expected in ${name}_{VARIABLES[0]} and "
                 f"${name}_{VARIABLES[1]}, and ${name}_{variable} is not set",
             )
     return Credentials(access_key=access, secret_key=secret, token=token or None)

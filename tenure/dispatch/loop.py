@@ -27,6 +27,7 @@ from tenure.dispatch.decide import Snapshot
 from tenure.dispatch.ladder import Rung as Rung
 from tenure.dispatch.ladder import launch_name as launch_name
 from tenure.dispatch.ladder import pack_name
+from tenure.dispatch.queueing import Queue, Sharing
 from tenure.dispatch.sight import Sight
 from tenure.dispatch.sweep import Sweeper
 from tenure.dispatch.world import Bill, JobMemory, PendingLaunch
@@ -113,12 +114,14 @@ class Dispatcher:
         rates: Mapping[str, float] | None = None,
         notifier: Notifier | None = None,
         backups: bool = False,
+        sharing: Sharing | None = None,
     ) -> None:
         """``troubles`` are told at every tick: what is wrong for as long as this dispatcher lives.
 
         Without ``moves`` no holder is asked to yield for a better machine; without ``plans`` deadlines
         are not looked at. ``rates``: dollars for one unit of another currency, for the planner; ``backups``:
-        whether it enlists copies of stragglers.
+        whether it enlists copies of stragglers. Where ``sharing`` names several teams, their shares say
+        whose job goes next.
         """
         self._store = store
         self.rungs: Mapping[str, Rung] = {rung.name: rung for rung in rungs}
@@ -136,7 +139,15 @@ class Dispatcher:
         self._standing = dict(troubles or {})
         self.notifier = notifier
         self._sight = Sight(
-            store, self.rungs, clock, self.name, moves, plans and moves, rates or {}, backups
+            store,
+            self.rungs,
+            clock,
+            self.name,
+            moves,
+            plans and moves,
+            rates or {},
+            sharing or Sharing(),
+            backups,
         )
         self.world, self.observatory = self._sight.world, self._sight.observatory
         self.spending = self._sight.spending
@@ -219,6 +230,11 @@ class Dispatcher:
         seen = self._sight.snapshot({n: (p.until_s, p.reason) for n, p in self._parked.items()})
         self._decided = {view.job: view.etag for view in seen.jobs}
         return seen
+
+    def team_queue(self) -> Queue | None:
+        """Everybody's place as of the last look, or ``None`` where there is one team."""
+        teams = self._sight.queue
+        return teams.queue(self.world.job_views()) if teams.shared else None
 
     def quota_worths(self) -> list[Worth]:
         """What one more hour of each quota that a platform has told would save now, in dollars."""

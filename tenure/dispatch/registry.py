@@ -10,11 +10,14 @@ from tenure.bad_input import did_you_mean
 from tenure.dispatch.contract import Capacity, Runner, Site
 from tenure.dispatch.ladder import Price, Rung
 from tenure.dispatch.loop import Dispatcher
+from tenure.dispatch.queueing import Sharing
 from tenure.errors import StoreOutOfReach, UsageError
 from tenure.notify import addresses
 from tenure.notify.notifier import Notifier
+from tenure.queue.records import Team
 from tenure.settings import RungSection, Settings
 from tenure_protocol.clock import SYSTEM, Clock
+from tenure_protocol.lease import keys
 from tenure_protocol.store.api import Store, StoreSilent, StoreUnusable
 from tenure_protocol.store.open import open_store
 from tenure_protocol.store.probe import demand_safe
@@ -71,7 +74,7 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
     see the credentials of a platform.
     """
     hidden = {settings.gates.deploy_key.removeprefix("env:")} | addresses.secret_variables(settings)
-    hidden |= deploy_variables(settings)
+    hidden |= own_variables(settings)
     troubles = {}
     for name, section in settings.runners.items():
         try:
@@ -82,9 +85,14 @@ def secret_variables(settings: Settings) -> tuple[frozenset[str], dict[str, str]
     return frozenset(hidden), troubles
 
 
-def deploy_variables(settings: Settings) -> set[str]:
-    """The variables that hold the deployment step's own credentials for the store, if any do."""
-    kind, _, prefix = (settings.gates.credentials or "").partition(":")
+def own_variables(settings: Settings) -> set[str]:
+    """The variables that hold credentials for the store of the deployment step's own, or a team's."""
+    sources = [settings.gates.credentials, *(team.credentials for team in settings.teams.values())]
+    return set().union(*map(_variables_of, sources))
+
+
+def _variables_of(source: str | None) -> set[str]:
+    kind, _, prefix = (source or "").partition(":")
     return {f"{prefix}_{name}" for name in CREDENTIAL_VARIABLES} if kind == "env" else set()
 
 
@@ -110,7 +118,7 @@ def build_rungs(
 def _build(
     settings: Settings, clock: Clock, only: Sequence[str] | None, hidden: frozenset[str]
 ) -> list[Rung]:
-    site = Site(settings.root, clock, hidden)
+    site = Site(settings.root, clock, hidden, settings.store_url)
     runners: dict[str, tuple[Runner, type[Runner]]] = {}
     rungs = []
     for name, section in settings.rungs.items():
@@ -144,6 +152,16 @@ def _check_card(settings: Settings, name: str, section: RungSection, capacity: C
         )
 
 
+def sharing_of(settings: Settings) -> Sharing:
+    """The teams of tenure.toml and the rules of its queue."""
+    teams = tuple(
+        Team(name, section.weight, f"{keys.SUBMISSIONS}{name}/", section.part_of)
+        for name, section in settings.teams.items()
+    )
+    rules = settings.queue
+    return Sharing(teams, 3600.0 * rules.half_life_h, 3600.0 * rules.max_wait_h)
+
+
 def build_dispatcher(
     settings: Settings,
     store: Store | None = None,
@@ -166,4 +184,5 @@ def build_dispatcher(
         plans=settings.planner.enabled,
         rates=settings.planner.rates,
         backups=settings.planner.enabled and settings.planner.backups,
+        sharing=sharing_of(settings),
     )

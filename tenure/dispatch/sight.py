@@ -12,6 +12,7 @@ from tenure.dispatch.ladder import Rung
 from tenure.dispatch.observations import Observatory
 from tenure.dispatch.planner import Planner
 from tenure.dispatch.quality import Shown
+from tenure.dispatch.queueing import Sharing, TeamQueue
 from tenure.dispatch.quota import QuotaBook, ends_in_s
 from tenure.dispatch.spending import Spending
 from tenure.dispatch.world import World
@@ -20,6 +21,7 @@ from tenure_protocol.clock import Clock
 from tenure_protocol.store.api import Store
 
 PLANNER = "the planner"
+QUEUE = "the queue"
 
 
 class Sight:
@@ -34,11 +36,13 @@ class Sight:
         moves: bool,
         plans: bool,
         rates: Mapping[str, float],
+        sharing: Sharing,
         backups: bool = False,
     ) -> None:
         """``plans``: whether jobs with a deadline are planned; ``rates``: dollars for a unit of others.
 
-        ``backups``: whether stragglers among them have copies.
+        ``sharing``: the teams, where there are several of them. ``backups``: whether stragglers among the
+        planned jobs have copies.
         """
         self._rungs = rungs
         self._clock = clock
@@ -49,9 +53,11 @@ class Sight:
         self.quotas = QuotaBook(list(rungs.values()), clock)
         self._plans = plans
         self._trouble: dict[str, str] = {}  # of the planner
+        self._no_turns: dict[str, str] = {}  # why the queue gave none
         foreseen = Foreseen(rungs, self.observatory)
         stragglers = Stragglers(rungs, self.observatory, self.world) if backups else None
         self._planner = Planner(rungs, self.observatory, rates, foreseen, stragglers)
+        self.queue = TeamQueue(store, rungs, clock, self.world, sharing)
         self.foreteller = Foreteller(self.observatory, foreseen)
 
     def observe(self) -> None:
@@ -59,6 +65,7 @@ class Sight:
         self.world.observe()
         self.observatory.look()
         self.spending.look()
+        self.queue.look()
         if not self.quotas.empty:
             open_jobs = (m for m in self.world.jobs.values() if not m.final)
             in_use = {rung for memory in open_jobs for rung in memory.rungs}
@@ -73,7 +80,9 @@ class Sight:
             **self.observatory.lifetimes.troubles,
             **self.spending.troubles,
             **self.quotas.troubles,
+            **self.queue.troubles,
             **self._trouble,
+            **self._no_turns,
         }
 
     def snapshot(self, parked: Mapping[str, tuple[float, str]]) -> Snapshot:
@@ -96,11 +105,22 @@ class Sight:
             self.world.job_views(self._shown),
             self.world.bill_views(),
             rungs,
-            "" if self.world.bills_seen else "the open launches cannot be read yet",
+            self.queue.unread if self.world.bills_seen else "the open launches cannot be read yet",
             self.spending.spent(),
             self._clock.wall_s(),
         )
-        return self._planned(seen) if self._plans else seen
+        return self._in_turn(self._planned(seen) if self._plans else seen)
+
+    def _in_turn(self, seen: Snapshot) -> Snapshot:
+        """With everybody's place; a bug of the queue must not end the rounds."""
+        try:
+            queued = self.queue.advised(seen)
+        except Exception as error:
+            words = f"it failed, and the order of the plans holds: {type(error).__name__}: {error}"
+            self._no_turns = {QUEUE: words}
+            return seen
+        self._no_turns = {}
+        return queued
 
     def _planned(self, seen: Snapshot) -> Snapshot:
         """With the planner's advice; a bug of it must not end the rounds: then the user's order holds."""

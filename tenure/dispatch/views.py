@@ -122,6 +122,15 @@ class RungView:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A job's place where several teams share the rungs."""
+
+    place: int  # 1 goes next
+    team: str  # '' where no team has submitted it
+    words: str
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """Everything a decision depends on."""
 
@@ -131,6 +140,8 @@ class Snapshot:
     unseen: str = ""  # why bills may be missing from it: then nobody knows how many slots are free
     spent: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (plan, currency): in words
     unix_s: float = 0.0  # now, as renewals of quotas count
+    #: By job, where several teams share; without any, plans go by their own priorities.
+    turns: Mapping[str, Turn] = field(default_factory=dict)
 
     @cached_property
     def bills_of(self) -> Mapping[str, list[BillView]]:

@@ -341,6 +341,11 @@ class World:
         if fresh:
             self._adopt_plans()
 
+    def plan_versions(self) -> list[tuple[float, PlanRecord]]:
+        """Every version that was read, the oldest first, and when it was stored (monotonic)."""
+        rows = [(self._born_s[key], record) for key, record in sorted(self._plans.items())]
+        return sorted(rows, key=lambda row: row[1].version)
+
     def _adopt_plans(self) -> None:
         """Jobs of every version, with the terms of the newest."""
         newest: dict[str, PlanRecord] = {}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from tenure.errors import StoreOutOfReach
+from tenure.plan.submit import Desk
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt, canonical, encode, short_id
 from tenure_protocol.lease import keys
@@ -25,9 +26,11 @@ def enlist(
     specs: Sequence[JobSpec],
     terms: dict[str, object],
     clock: Clock,
+    desk: Desk | None = None,
 ) -> list[str]:
     """Write the specs, then a plan record that names them; returns the jobs' ids in order.
 
+    Before the record that makes them known, ``desk`` submits them for a team, where teams share rungs.
     The same specs and terms again write nothing; other terms, or more jobs, become a new version.
     Raises :class:`StoreOutOfReach`, or Corrupt for a stored spec that differs from its own id.
     """
@@ -37,6 +40,8 @@ def enlist(
             if not create_once(store, key, encode(spec), clock):
                 raise Corrupt("it differs from the spec whose digest is its id", key)
         ids = [spec.id for spec in specs]
+        if desk is not None:
+            desk.submit(plan, ids, clock)
         versions = _versions(store, plan)
         named = {job for record in versions for job in record.jobs}
         newest = max(versions, key=lambda record: record.version, default=None)

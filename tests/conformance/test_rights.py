@@ -24,8 +24,11 @@ from gates.deploy import deploy
 from runners.grants import grant
 from runners.order import RentedConfig
 from tenure.dispatch.deploy_store import open_deploy_store
+from tenure.dispatch.desks import desk_of
 from tenure.dispatch.registry import open_settings_store
-from tenure.errors import UsageError
+from tenure.errors import StoreOutOfReach, UsageError
+from tenure.plan.enlist import enlist
+from tenure.plan.submit import submissions
 from tenure.settings import Settings, load_settings
 from tenure_live import Refused, WrongCall, load_model
 from tenure_protocol import fingerprint
@@ -43,6 +46,7 @@ from tests.seaweed import BUCKET
 
 POLICIES = Path(__file__).parents[2] / "docs" / "policies"
 ROLES = ("researcher", "deployer", "live-reader")
+TEAM, RIVAL = "vision", "sound"
 PREFIX = "team/store"
 TWIN = "tenure-rights-twin"  # where an administrator does the same
 WARRANT = keys.warrant(1)
@@ -52,14 +56,15 @@ Deed = Callable[[Client, str], object]
 
 
 def document(name: str) -> dict[str, Any]:
-    text = (POLICIES / f"{name}.json").read_text()
+    text = (POLICIES / f"{'team' if name == TEAM else name}.json").read_text()
+    text = text.replace("TEAM", TEAM)
     found: dict[str, Any] = json.loads(text.replace("BUCKET", BUCKET).replace("PREFIX", PREFIX))
     return found
 
 
 @pytest.fixture(scope="module")
 def iam(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server.SeaweedIam]:
-    policies = {name: document(name) for name in ROLES}
+    policies = {name: document(name) for name in (*ROLES, TEAM)}
     with server.running(tmp_path_factory.mktemp("rights") / "data", policies) as running:
         yield running
 
@@ -141,7 +146,7 @@ def scene(iam: server.SeaweedIam, tmp_path_factory: pytest.TempPathFactory) -> S
         rented = RentedConfig(card="cpu", role=server.ROLE, session_s=1800.0, deadline_s=20.0)
         given = grant(iam.url(PREFIX), spec, rented, SYSTEM).variables
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    sessions: dict[str, tuple[str, ...]] = {role: server.keys_of(role) for role in ROLES}
+    sessions: dict[str, tuple[str, ...]] = {role: server.keys_of(role) for role in (*ROLES, TEAM)}
     sessions |= {"worker": tuple(given[name] for name in names), "admin": server.OPERATOR}
     admin = client(iam.endpoint, *server.OPERATOR)
     admin.create_bucket(Bucket=TWIN)
@@ -212,6 +217,18 @@ def own_files(scene: Scene) -> tuple[str, ...]:
     )
 
 
+def not_the_teams(scene: Scene) -> tuple[str, ...]:
+    """What another team asked for, and what the shares of all of them are reckoned from."""
+    job = scene.record.members[0].train.job
+    return (
+        keys.submission(RIVAL, "a" * 26),
+        keys.ledger("somebody", job, 1, "closed"),
+        keys.unsettled(job, 1),
+        keys.intent(job, 1),
+        keys.receipt(job, 1),
+    )
+
+
 def forbidden(scene: Scene) -> Iterator[tuple[str, str, str]]:
     """Who, what, and to which key."""
     for what in DEEDS:
@@ -219,6 +236,7 @@ def forbidden(scene: Scene) -> Iterator[tuple[str, str, str]]:
             yield from ((role, what, key) for key in DEPLOYED)
         for role in ("deployer", "live-reader"):
             yield from ((role, what, key) for key in own_files(scene))
+        yield from ((TEAM, what, key) for key in (*DEPLOYED, *not_the_teams(scene)))
     for what in DELETES:
         yield from (("deployer", what, key) for key in DEPLOYED)
 
@@ -344,3 +362,35 @@ def test_a_store_that_was_never_used_is_not_deployed_to(scene: Scene) -> None:
 
 def test_credentials_are_in_no_repr() -> None:
     assert "hush" not in repr(Credentials(access_key="X", secret_key="hush", token="hush"))
+
+
+# ---------------------------------------------------------------------------------------- teams
+
+
+def test_a_team_enlists_in_its_own_name_and_in_no_other(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan claims; below whose prefix a record could be written is what counts."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    teams = f'[teams.{TEAM}]\ncredentials = "env:MINE"\n[teams.{RIVAL}]\ncredentials = "env:MINE"\n'
+    (tmp_path / "tenure.toml").write_text(f'[store]\nurl = "{scene.url}"\n{teams}')
+    settings = load_settings(start=tmp_path, environ={})
+    access, secret = server.keys_of(TEAM)
+    environ = {"MINE_AWS_ACCESS_KEY_ID": access, "MINE_AWS_SECRET_ACCESS_KEY": secret}
+    as_(monkeypatch, server.keys_of(TEAM))
+    store = open_settings_store(settings)  # was probed by somebody who may
+    spec = JobSpec(
+        experiment="toy", kind="train", stage="training", entry_point="tests.toy.experiment:Toy",
+        config={"n": 1}, seed=2, generation=1, code="0" * 64, data="0" * 26, milestone_every=20,
+    )  # fmt: skip
+    ours, theirs = (desk_of(settings, store, team, environ) for team in (TEAM, RIVAL))
+    with pytest.raises(StoreOutOfReach, match=rf"not submitted for team {RIVAL}: .*AccessDenied"):
+        enlist(store, "p", "toy", [spec], {"team": RIVAL}, NoWaiting(), theirs)
+    assert (
+        list(store.list(f"{keys.PLANS}p/")) == []
+    )  # refused before any dispatcher could learn of it
+    enlist(store, "p", "toy", [spec], {"team": TEAM}, NoWaiting(), ours)
+    assert [(each.team, each.jobs) for _, each in submissions(store)] == [(TEAM, (spec.id,))]
+    with pytest.raises(UsageError, match=r"MINE_AWS_ACCESS_KEY_ID is not set"):
+        desk_of(settings, store, TEAM, {})

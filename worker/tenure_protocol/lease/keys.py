@@ -188,6 +188,14 @@ def ledger(writer: str, job: str, number: int, outcome: str) -> str:
     return f"{LEDGER}{part(writer)}/{job}-{number:05d}{bound}.json"
 
 
+SUBMISSIONS = "submissions/"
+
+
+def submission(team: str, digest: str) -> str:
+    """What a team has asked for: create-only, and only the team's own credentials write there."""
+    return f"{SUBMISSIONS}{team}/{digest}.json"
+
+
 OBSERVATIONS = "observations/"
 
 

@@ -1,0 +1,1 @@
+"""Whose job goes next where there is more demand than room: teams, shares, places."""
