@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal
 
+from tenure.dispatch import faults
 from tenure.dispatch.packing import Filling
 from tenure.dispatch.quality import LEAST_STEPS, Leave, Option, Pace, judge
 from tenure.dispatch.quota import ends_in_s, past_quota, past_wall, span
@@ -494,9 +495,8 @@ def _over(view: JobView, snapshot: Snapshot) -> str | None:
         return (
             f"{view.strikes} attempts in a row were lost early, without a milestone; last: {last}"
         )
-    for fault, rungs in view.faults.items():
-        if len(rungs) > 1:  # two machines of different makes do not fail alike at the same place
-            return f"the same failure on the rungs {' and '.join(rungs)}: {fault}"
+    if fault := faults.own(view.faults):
+        return fault
     if view.unclaimed >= FRUITLESS_BUDGET and not _untried(view, view.no_shows, snapshot):
         last = f"; last: {view.ended}" if view.ended else ""
         return f"{view.unclaimed} launches in a row never claimed it{last}"

@@ -39,7 +39,9 @@ def own(faults: Mapping[str, Sequence[Fault]]) -> str | None:
         if len(rungs) < 2:
             continue
         on = " and ".join(rungs)
-        alike = [(a, b) for a, b in combinations(seen, 2) if a.rung != b.rung and _at_one_step(a, b)]
+        alike = [
+            (a, b) for a, b in combinations(seen, 2) if a.rung != b.rung and _at_one_step(a, b)
+        ]
         if alike:
             step = alike[0][0].step
             at = "" if step is None or alike[0][1].step is None else f" at step {step}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tenure.dispatch.faults import Fault
 from tenure.dispatch.views import JobView, NoShows
 from tenure_protocol.records import FINAL, Intent, JobSpec, LaunchReceipt, Witness
 
@@ -50,9 +51,8 @@ class JobMemory:
     strikes: int = 0
     strikes_on: dict[str, int] = field(default_factory=dict)  # by rung
     unreadable: int = 0
-    faults: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # of machines: the rungs; no milestone since
+    #: Of machines since its last milestone, by their words and the attempt.
+    faults: dict[str, dict[int, Fault]] = field(default_factory=dict)
     since_s: float = 0.0  # when this dispatcher first saw the attempt that holds it
     claim_seen: bool = False  # whether that was its claim
     took_s: float = 0.0  # when the witness was last read or written

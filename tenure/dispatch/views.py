@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from tenure.dispatch.contract import Capacity, JobKind
+from tenure.dispatch.faults import Fault
 from tenure.dispatch.quality import Option, Pace, Usual
 from tenure.dispatch.quota import Left
 from tenure.plan.advise import Advice, Prospect
@@ -72,8 +73,8 @@ class JobView:
     held_for_s: float = 0.0  # how long the attempt that holds it has had it, at the least
     asked_for_s: float = 0.0  # how long ago the holder was first seen to be asked
     unreadable: int = 0  # attempts in a row that could not read their snapshot
-    #: Faults of machines since its last milestone, and the rungs they were on.
-    faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Faults of machines since its last milestone, by their words.
+    faults: Mapping[str, tuple[Fault, ...]] = field(default_factory=dict)
     ended: str = ""  # how the process of its open launch ended, where its runner knows that it did
     pace: Pace | None = None  # what the attempt that holds it has shown, where it may be judged
     usual: Usual | None = None  # of such work on that card of that runner

@@ -13,6 +13,7 @@ from math import inf
 from threading import RLock
 
 from tenure.dispatch.decide import FRUITLESS_BUDGET, BillView, JobView, NoShows, bill_is_over
+from tenure.dispatch.faults import Fault
 from tenure.dispatch.memory import FIRST_REFUSAL_LOOK_S
 from tenure.dispatch.memory import Bill as Bill
 from tenure.dispatch.memory import JobMemory as JobMemory
@@ -192,7 +193,8 @@ class World:
         launch = old.holder.launch if old and old.holder else witness.launched
         rung = self.rung_of(memory.job, launch)
         if rung and fault:
-            memory.faults.setdefault(fault, set()).add(rung)
+            words, step = fault
+            memory.faults.setdefault(words, {})[witness.attempt] = Fault(rung, step)
         elif rung:
             memory.excluded.setdefault(rung, f"out of memory there: {witness.reason}")
 
@@ -553,7 +555,7 @@ class World:
             strikes=m.strikes,
             strikes_on=dict(m.strikes_on),
             unreadable=m.unreadable,
-            faults={fault: tuple(sorted(rungs)) for fault, rungs in m.faults.items()},
+            faults={words: tuple(seen.values()) for words, seen in m.faults.items()},
             ended=m.ended,
             pace=shown.pace,
             usual=shown.usual,

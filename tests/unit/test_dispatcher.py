@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from tenure.dispatch import decide
+from tenure.dispatch import decide, faults
 from tenure.dispatch.contract import (
     ALL_KINDS,
     AlreadyFinal,
@@ -737,16 +737,29 @@ def faulty(two: TwoRungs, launch: int, words: str, milestone: bool = False) -> N
         two.dispatcher.tick()
 
 
-FAULTS = [f"machine fault: RuntimeError: CUDA error {n} at 0x{n}" for n in (719, 700)]
+def fault(number: int, step: int | None) -> str:
+    at = "" if step is None else f" at step {step}"
+    return f"machine fault{at}: RuntimeError: CUDA error {number} at 0x{number}"
 
 
-@pytest.mark.parametrize("milestone", [False, True])
-def test_the_same_fault_on_two_rungs_is_the_jobs_own_and_ends_it(milestone: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "milestone", "ends"),
+    [
+        (None, None, False, ""),
+        (None, 30, False, ""),
+        (30, 30, False, " at step 30"),
+        (30, 31, False, None),
+        (30, 30, True, None),
+    ],
+)
+def test_the_same_fault_at_one_step_on_two_rungs_is_the_jobs_own_and_ends_it(
+    first: int | None, second: int | None, milestone: bool, ends: str | None
+) -> None:
     """Unless a milestone lies between them: then it was two machines."""
     with FakeClock() as clock:
         two = TwoRungs(clock)
         two.dispatcher.tick()
-        faulty(two, 1, FAULTS[0])
+        faulty(two, 1, fault(719, first))
         two.dispatcher.world.jobs[two.job].excluded["cheap"] = "for this test"
         clock.sleep(60.0)
         launched = two.dispatcher.world.jobs[two.job].witness
@@ -758,20 +771,35 @@ def test_the_same_fault_on_two_rungs_is_the_jobs_own_and_ends_it(milestone: bool
         for _ in range(3):
             clock.sleep(10.0)
             two.dispatcher.tick()
-        faulty(two, 3, FAULTS[1], milestone)
+        faulty(two, 3, fault(700, second), milestone)
         state = Execution(two.bench.store, {}, clock, "t").status(two.job)
-        assert isinstance(state, Finished) is not milestone
+        assert isinstance(state, Finished) is (ends is not None)
         if isinstance(state, Finished):
             assert state.reason == (
-                "the same failure on the rungs cheap and dear: RuntimeError: CUDA error # at #"
+                f"the same failure{ends} on the rungs cheap and dear: RuntimeError: CUDA error # at #"
             )
+
+
+def test_a_fault_that_is_read_twice_is_one() -> None:
+    with FakeClock() as clock:
+        two = TwoRungs(clock)
+        two.dispatcher.tick()
+        faulty(two, 1, fault(719, 30))
+        memory = two.dispatcher.world.jobs[two.job]
+        lease = two.bench.claim(launch=2)
+        held = lease.witness
+        lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, fault(700, 31)))
+        for _ in range(5):
+            two.dispatcher.world._note_failure(memory, held, lease.witness)
+        (seen,) = memory.faults.values()
+        assert len(seen) == 2 and faults.own({"": tuple(seen.values())}) is None
 
 
 def test_another_fault_on_another_rung_ends_nothing() -> None:
     with FakeClock() as clock:
         two = TwoRungs(clock)
         two.dispatcher.tick()
-        faulty(two, 1, FAULTS[0])
+        faulty(two, 1, fault(719, 30))
         two.dispatcher._parked["cheap"].until_s = 1e9
         lease = two.bench.claim(launch=2)
         lease.write(Release(lease.holder, lease.attempt, exits.RELEASED, "received SIGTERM"))
