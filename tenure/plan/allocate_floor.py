@@ -15,8 +15,8 @@ from tenure.plan.allocate_model import SLACK, Problem, Window
 
 
 @dataclass(eq=False)
-class _Draft:
-    """A launch that may still take somebody on."""
+class Draft:
+    """A launch as it is planned: it may still take somebody on, or let jobs change places."""
 
     place: int
     jobs: list[int]
@@ -27,6 +27,8 @@ class _Draft:
 
     def until_h(self, worked_h: float) -> float:
         """When it has worked so long."""
+        if len(self.runs) == 1:
+            return self.runs[0][0] + worked_h
         return Launch(0, self.place, (), self.hours, self.runs).until_h(worked_h)
 
 
@@ -51,8 +53,8 @@ class Floor:
     problem: Problem
     rung: int
     purse: Purse
-    drafts: dict[int, _Draft] = field(default_factory=dict)  # by the first of their jobs
-    roomy: list[_Draft] = field(default_factory=list)  # of these, those that take on somebody
+    drafts: dict[int, Draft] = field(default_factory=dict)  # by the first of their jobs
+    roomy: list[Draft] = field(default_factory=list)  # of these, those that take on somebody
     _free: list[tuple[float, int]] = field(default_factory=list)  # a heap: when, place
 
     def __post_init__(self) -> None:
@@ -109,7 +111,7 @@ class Floor:
         if not runs:
             return False
         rung = self.problem.rungs[self.rung]
-        draft = _Draft(
+        draft = Draft(
             0, list(jobs), hours, runs,
             rung.cards - sum(self.problem.jobs[j].cards for j in jobs),
             (rung.per_launch or rung.cards) - len(jobs),
@@ -158,7 +160,7 @@ class Floor:
         draft = self.drafts.get(job)
         return draft is not None and len(draft.jobs) == 1
 
-    def leave(self, job: int) -> _Draft:
+    def leave(self, job: int) -> Draft:
         """Take back a launch that has this job alone; its place stays empty for that time."""
         draft = self.drafts.pop(job)
         assert draft.jobs == [job]
@@ -167,7 +169,7 @@ class Floor:
         self._pay(draft, 1.0)
         return draft
 
-    def restore(self, draft: _Draft) -> None:
+    def restore(self, draft: Draft) -> None:
         """Put back what :meth:`leave` has taken, if nothing else was done since."""
         self.drafts[draft.jobs[0]] = draft
         if draft.cards and draft.room:
@@ -189,7 +191,7 @@ class Floor:
             for it in self.drafts.values()
         ]
 
-    def _pay(self, draft: _Draft, sign: float) -> None:
+    def _pay(self, draft: Draft, sign: float) -> None:
         """Give quota and budget of a launch back, or take them again."""
         for n, window in enumerate(self._windows):
             for from_h, to_h in draft.runs:

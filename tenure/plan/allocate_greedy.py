@@ -22,6 +22,7 @@ import numpy as np
 from tenure.plan.allocate_ascent import Climbed, ascend, given_h
 from tenure.plan.allocate_floor import Floor, Purse
 from tenure.plan.allocate_launches import Launch
+from tenure.plan.allocate_repack import Rates, exchange, trade
 from tenure.plan.allocate_model import SLACK, Problem
 from tenure.plan.shadow import Relaxed, relaxed
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 CANDIDATES = 64  # rungs that a job is tried on before all of them are
 ALIKE = 1.005  # rungs that cost as much as the best, or next to nothing more
 ROUNDS = 4  # of those who were late where they were wanted
+import os
+REPACKS = int(os.environ.get("REPACKS","2"))
+AGAIN = (1, 4, 8)
 PASSES = 3  # of the local search at most
 CLASSES = (1, 2, 4, 8)  # of deadlines within which jobs are put together
 
@@ -75,6 +79,7 @@ class _Filling:
         machine_h = np.where(np.isfinite(hours), hours * problem.share, 1e15)
         per_h = np.maximum(self._usd[:, None] + climbed.per_h, 1e-9)
         self._machine_h = machine_h
+        self._per_h = per_h.tolist()
         self._priced = machine_h * per_h.T[self._last]
         purse = Purse.of(problem)
         self.floors = [Floor(problem, r, purse) for r in range(len(problem.rungs))]
@@ -87,6 +92,7 @@ class _Filling:
         self._hours = hours
         self._due_h = np.array(problem.due_h) + SLACK
         self._look()
+        self._rated = {}
         self._at: dict[int, int] = {}  # job -> rung
 
     # ------------------------------------------------------------------- by price
@@ -150,12 +156,51 @@ class _Filling:
             self._scheduled(rung, groups, order) for groups in ways for order in (0, 1) if groups
         ]
         _, turn, late = min(tried, key=lambda it: it[0]) if tried else (0.0, [], [])
-        for group in turn:
-            if self.floors[rung].open(group):
-                self._at.update(dict.fromkeys(group, rung))
-            else:
-                late = [*late, *group]
+        floor = self.floors[rung]
+        late += self._open(floor, turn)
+        for _ in range(REPACKS):
+            if not floor.drafts:
+                break
+            rates = self._rates(rung)
+            drafts = list(floor.drafts.values())
+            changed = self._problem.packs(rung) and exchange(drafts, rates)
+            late = trade(drafts, late, rates) if late else []
+            turn = [it.jobs for it in drafts]
+            floor.clear()
+            late += self._open(floor, turn)
+            for classes in AGAIN if late else ():
+                groups = self._worth(rung, self._together(rung, late, classes) if self._problem.packs(rung) else [[j] for j in late])
+                opened = set(late)
+                for group in groups:
+                    if floor.open(group):
+                        opened.difference_update(group)
+                late = [j for j in late if j in opened]
+        for draft in floor.drafts.values():
+            self._at.update(dict.fromkeys(draft.jobs, rung))
         return late
+
+    def _worth(self, rung, groups):
+        hours = self.floors[rung].hours
+        found = []
+        for group in groups:
+            h = max(hours[j] for j in group)
+            gain = sum(self._elsewhere[j] for j in group) - h * self._per_h[rung][self._of.last[group[0]]]
+            if gain > 0:
+                found.append((gain / h, group))
+        found.sort(key=lambda it: -it[0])
+        return [g for _, g in found]
+
+    def _open(self, floor, groups):
+        late = []
+        for group in groups:
+            if not floor.open(group):
+                late += group
+        return late
+
+    def _rates(self, rung):
+        if rung not in self._rated:
+            self._rated[rung] = Rates(self.floors[rung].hours, self._due_h.tolist(), self._cards, self._elsewhere)
+        return self._rated[rung]
 
     def _scheduled(
         self, rung: int, groups: list[list[int]], order: int
@@ -197,10 +242,8 @@ class _Filling:
         it = self._problem.rungs[rung]
         most = it.per_launch or it.cards
         hours, cards_of = self.floors[rung].hours, self._cards
-        by_due = sorted(jobs, key=self._problem.due_h.__getitem__)
         groups: list[list[int]] = []
-        for n in range(classes):
-            part = by_due[n * len(jobs) // classes : (n + 1) * len(jobs) // classes]
+        for part in self._parts(rung, jobs, classes):
             filling: list[tuple[list[int], int]] = []  # a group, its free cards
             for job in sorted(part, key=lambda j: -hours[j]):
                 cards = cards_of[job]
@@ -216,6 +259,20 @@ class _Filling:
                     if cards < it.cards and most > 1:
                         filling.append((groups[-1], it.cards - cards))
         return groups
+
+    def _parts(self, rung: int, jobs: list[int], classes: int) -> list[list[int]]:
+        """Jobs by the window of the quota in which they must begin, and those by deadline in so many classes."""
+        due_h, hours = self._problem.due_h, self.floors[rung].hours
+        renewed_h = [it.from_h for it in self._problem.windows(rung)]
+        windows: list[list[int]] = [[] for _ in renewed_h]
+        for job in jobs:
+            windows[max(0, bisect_right(renewed_h, due_h[job] - hours[job]) - 1)].append(job)
+        found = []
+        for part in windows:
+            part.sort(key=due_h.__getitem__)
+            count = len(part)
+            found += [part[n * count // classes : (n + 1) * count // classes] for n in range(classes)]
+        return found
 
     # ------------------------------------------------------------------- one by one
 
