@@ -101,6 +101,11 @@ class Floor:
         hours = max(self.hours[j] for j in jobs)
         if hours == inf or not self.can_pay(hours):
             return False
+        rung = self.problem.rungs[self.rung]
+        cards = rung.cards - sum(self.problem.jobs[j].cards for j in jobs)
+        room = (rung.per_launch or rung.cards) - len(jobs)
+        if cards < 0 or room < 0:
+            return False
         if not all(self.affordable(j, jobs, hours) for j in jobs):
             return False
         at_h = self.free_h
@@ -110,12 +115,7 @@ class Floor:
         runs, takes = self._runs(at_h, hours)
         if not runs:
             return False
-        rung = self.problem.rungs[self.rung]
-        draft = Draft(
-            0, list(jobs), hours, runs,
-            rung.cards - sum(self.problem.jobs[j].cards for j in jobs),
-            (rung.per_launch or rung.cards) - len(jobs),
-        )  # fmt: skip
+        draft = Draft(0, list(jobs), hours, runs, cards, room)
         waits = len(runs) > 1 or runs[0][0] > at_h  # for its quota
         if waits and any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
             return False
@@ -175,6 +175,17 @@ class Floor:
         if draft.cards and draft.room:
             self.roomy.append(draft)
         self._pay(draft, -1.0)
+
+    def shorten(self) -> None:
+        """Let launches end with the longest of their jobs, after these have changed places."""
+        for draft in self.drafts.values():
+            hours = max(self.hours[job] for job in draft.jobs)
+            if hours < draft.hours and len(draft.runs) == 1:
+                self._pay(draft, 1.0)
+                from_h = draft.runs[0][0]
+                draft.hours, draft.runs = hours, ((from_h, from_h + hours),)
+                self._pay(draft, -1.0)
+        self.drafts = {draft.jobs[0]: draft for draft in self.drafts.values()}
 
     def clear(self) -> list[int]:
         """Take back everything, and return the jobs."""

@@ -2,7 +2,7 @@
 
 A launch is paid for until the longest of its jobs has ended. When all launches of a rung have their times,
 jobs of equal cards may change places: the longest come together, and the launches behind them get shorter.
-And who found no time is put in the place of those who lose less by going elsewhere. Nothing here gets
+And who found no time is put in the place of those who cost less elsewhere. Nothing here gets
 longer, so no launch begins later than before; :meth:`tenure.plan.allocate_floor.Floor.open` still has
 the last word on every launch.
 """
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tenure.plan.allocate_floor import Draft, Floor
-from tenure.plan.allocate_model import Problem
+from tenure.plan.allocate_floor import Draft
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,17 +28,17 @@ NEAR = 24  # launches, next in length, with which one changes jobs
 
 @dataclass(frozen=True)
 class Rates:
-    """Of one rung: what each job takes there, by when it has ended, and what it loses elsewhere."""
+    """Of one rung, by job: hours there, when it has to have ended, its cards, and what it costs elsewhere."""
 
     hours: Sequence[float]
     due_h: Sequence[float]
     cards: Sequence[int]
-    regret_usd: Sequence[float]
+    elsewhere_usd: Sequence[float]
 
 
 def exchange(drafts: Sequence[Draft], rates: Rates) -> bool:
     """Let jobs change places until the longest are together, as far as deadlines allow; whether any did."""
-    hours, cards = rates.hours, rates.cards
+    hours = rates.hours
     order = sorted(drafts, key=lambda it: -it.hours)
     for draft in order:
         draft.jobs.sort(key=lambda job: -hours[job])
@@ -75,12 +74,13 @@ def _larger(long: Draft, short: Draft, small: int, rates: Rates) -> int | None:
 
 
 def trade(drafts: Sequence[Draft], late: Sequence[int], rates: Rates) -> list[int]:
-    """Put those who found no time in the place of others who lose less elsewhere; return who is out now.
+    """Put those who found no time in the place of others who cost less elsewhere; return who is out now.
 
-    Those who lose most come first. Who is put out may put out somebody else.
+    What the launch costs is paid whoever is on it. Those who cost most elsewhere come first. Who is put out
+    may put out somebody else.
     """
     table = _Table(drafts, rates)
-    queue = [(-rates.regret_usd[job], job) for job in late]
+    queue = [(-rates.elsewhere_usd[job], job) for job in late]
     heapq.heapify(queue)
     out = []
     while queue:
@@ -90,12 +90,12 @@ def trade(drafts: Sequence[Draft], late: Sequence[int], rates: Rates) -> list[in
             out.append(job)
             continue
         for each in freed:
-            heapq.heappush(queue, (-rates.regret_usd[each], each))
+            heapq.heappush(queue, (-rates.elsewhere_usd[each], each))
     return out
 
 
 class _Table:
-    """Of each launch: when it begins, how long it lasts, and what it costs to free some of its cards."""
+    """Of each launch: when it begins, how long it lasts, and what it costs elsewhere to free some of its cards."""
 
     def __init__(self, drafts: Sequence[Draft], rates: Rates) -> None:
         # Those that wait for a quota on their way are left as they are.
@@ -107,7 +107,7 @@ class _Table:
         self._who: dict[int, list[list[int]]] = {}
 
     def replace(self, job: int) -> list[int] | None:
-        """Put a job where that costs least; return who has to go, or None where nobody loses less."""
+        """Put a job where that costs least; return who has to go, or None where nobody costs less elsewhere."""
         rates = self._rates
         cards, hours = rates.cards[job], rates.hours[job]
         if not self._drafts:
@@ -119,7 +119,7 @@ class _Table:
         can = (self._hours >= hours) & (self._from_h + hours <= rates.due_h[job])
         usd = np.where(can, self._usd[cards], np.inf)
         at = int(usd.argmin())
-        if not usd[at] < rates.regret_usd[job] * (1 - 1e-9):
+        if not usd[at] < rates.elsewhere_usd[job] * (1 - 1e-9):
             return None
         draft, freed = self._drafts[at], self._who[cards][at]
         draft.jobs[:] = [each for each in draft.jobs if each not in freed] + [job]
@@ -130,13 +130,13 @@ class _Table:
         return freed
 
     def _cheapest(self, draft: Draft, cards: int) -> tuple[float, list[int]]:
-        """Who has to go so that so many cards are free, and what they lose: the least per card first."""
+        """What they cost elsewhere who have to go so that so many cards are free, and who: cheap cards first."""
         rates = self._rates
-        regret, of = rates.regret_usd, rates.cards
+        usd_of, of = rates.elsewhere_usd, rates.cards
         free, usd, who = draft.cards, 0.0, list[int]()
-        for job in sorted(draft.jobs, key=lambda each: regret[each] / of[each]):
+        for job in sorted(draft.jobs, key=lambda each: usd_of[each] / of[each]):
             if free >= cards and (who or draft.room):
                 break
-            free, usd = free + of[job], usd + regret[job]
+            free, usd = free + of[job], usd + usd_of[job]
             who.append(job)
         return (usd, who) if free >= cards and (who or draft.room) else (np.inf, [])
