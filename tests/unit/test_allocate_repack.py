@@ -186,4 +186,4 @@ def test_packs_are_put_together_within_the_window_in_which_they_must_begin(
         return allocate_greedy._cut([due_h[job] for job in part], part, classes)
 
     monkeypatch.setattr(allocate_greedy._Filling, "_parts", by_deadline)
-    assert found < 0.12 < gap(packed(seed)) - 0.03
+    assert found < 0.12 and gap(packed(seed)) > found + 0.02
