@@ -26,7 +26,7 @@ def script(jobs: int, due_h: float) -> Script:
     starts_s = (60.0, 120.0, 400.0)
     stations = tuple(
         Station(
-            name, name, slots, starts_s, exponential(death / H), death, per_h=price, usd_per_h=price,
+            name, name, slots, starts_s, exponential(death / H), exponential(death / H), per_h=price, usd_per_h=price,
             on_demand=sure, load_s=30.0, save_s=10.0, silence_s=60.0,
         )
         for name, slots, death, price, sure in (

@@ -42,6 +42,7 @@ def allocate(
     """
     from tenure.plan.allocate import allocate as solved
     from tenure.plan.allocate_scenario import Scenario, read_scenario
+    from tenure.quiet import stdout_kept
 
     if schema:
         typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
@@ -49,7 +50,8 @@ def allocate(
     if scenario is None:
         raise UsageError("a scenario is missing: name its file, or ask for --schema")
     asked = read_scenario(scenario)
-    with screen.working(f"allocating {len(asked.jobs)} jobs to {len(asked.rungs)} rungs"):
+    words = f"allocating {len(asked.jobs)} jobs to {len(asked.rungs)} rungs"
+    with screen.working(words), stdout_kept():
         found = solved(asked, method.value)
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=2))

@@ -5,7 +5,6 @@ Made of what this dispatcher has observed; the advice itself is pure (:mod:`tenu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -21,7 +20,7 @@ from tenure.dispatch.rows import LIKELY_DTYPES, MOST_SECONDS, WorkLeft
 from tenure.dispatch.tries import Tries
 from tenure.dispatch.views import JobView, RungView, Snapshot
 from tenure.plan.advise import Advice, Outlook, Prospect, advise
-from tenure.plan.survival import Curve
+from tenure.plan.promise import Offer, promised
 from tenure_protocol.peaks import known_peak
 from tenure_protocol.records import FINAL
 
@@ -195,48 +194,16 @@ class Planner:
     def _prospect(
         self, rung: Rung, now: RungView, run_s: float, milestone_s: float, age_s: float
     ) -> Prospect:
-        start_s = now.start_s or quality.UNKNOWN_START_S
-        run_s = min(run_s, 2.0 * MOST_SECONDS)  # what never ends is no prospect
-        curve = self._foreseen.curve(rung.name)
-        death_per_h = loss_per_h(curve, age_s, run_s)
-        if curve.wall_s and run_s <= MOST_SECONDS:  # it goes on after each with another start
-            run_s += run_s // curve.wall_s * start_s
-        # Nobody knows when credits end that no platform tells: they are used, and not counted on.
-        paid = rung.price is None or rung.price.currency == "usd"
-        lasts = paid if now.quota is None else now.quota.hours * 3600.0 >= run_s
-        return Prospect(
+        offer = Offer(
             rung.name,
-            run_s,
-            start_s,
+            self._foreseen.curve(rung.name),
+            now.start_s or quality.UNKNOWN_START_S,
             rung.price.usd_per_h(self.rates) if rung.price else 0.0,
-            death_per_h,
-            milestone_s,
-            rung.price_class == ON_DEMAND and lasts,
-            max(1, rung.capacity.launches),
+            rung.price_class == ON_DEMAND,
+            rung.price is None or rung.price.currency == "usd",
+            rung.capacity.launches,
         )
-
-
-def loss_per_h(curve: Curve, age_s: float, run_s: float) -> float:
-    """Losses per hour of a machine of this age, while it runs for so long: losses over hours lived.
-
-    ``(S(a) - S(b)) / integral of S from a to b``, the rate of a market in which every machine is given up after
-    such a run. Its wall is none of them: what it costs is known.
-
-    >>> from tenure.plan.survival import Life, curve, exponential
-    >>> round(loss_per_h(exponential(0.1 / 3600), 0.0, 36_000.0), 6)
-    0.1
-    >>> old_last = curve([Life(900.0, True)] * 30 + [Life(90_000.0, True)] * 30)
-    >>> loss_per_h(old_last, 0.0, 3600.0) > 10 * loss_per_h(old_last, 3600.0, 3600.0)
-    True
-    """
-    end_s = age_s + max(run_s, 1.0)
-    if curve.wall_s is not None:
-        end_s = max(min(end_s, curve.wall_s), age_s + 1.0)
-    area_s = curve.area_s(age_s, end_s)
-    if area_s <= 0:  # nobody was seen to become so old
-        return 3600.0 * curve.rates_per_s[-1]
-    lost = math.exp(-curve.fallen(age_s)) - math.exp(-curve.fallen(end_s))
-    return 3600.0 * lost / area_s
+        return promised(offer, run_s, milestone_s, age_s, now.quota.hours if now.quota else None)
 
 
 def _too_short(rung: RungView) -> bool:

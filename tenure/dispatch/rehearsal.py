@@ -26,6 +26,7 @@ from tenure.plan.enlist import plan_records
 from tenure.plan.file import Plan
 from tenure.plan.pinning import read_wish
 from tenure.plan.rehearse_script import Allowance, Kind, Retrain, Script, Station, Trace
+from tenure.plan.survival import Curve, exponential
 from tenure.plan.throughput import PRIOR_NOISE, Throughput
 from tenure_protocol.clock import Clock, beside
 from tenure_protocol.codec import Corrupt, canonical
@@ -46,7 +47,7 @@ _MOST_SPECS = 400  # of jobs that are looked at for one of the plan's configurat
 _ALIKE = 3  # of which as many manifests are read
 #: Beside its own spread, a speed that is taken from another card's by their peaks may be wrong by so much.
 _BY_PEAKS_SD = 0.25
-_PRIOR_H = 20.0  # as the dispatcher weighs its own assumption of losses
+_LEAST_PER_H = 1e-9  # losses of a recorded market that has none
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class _Known:
             rung.capacity.launches,
             starts_s,
             sight.curve(name, wall_s, like),
-            self._death_per_h(name, trace),
+            self._expected(name, wall_s, like, trace),
             price.currency,
             price.per_h,
             price.usd_per_h(rates),
@@ -240,14 +241,13 @@ class _Known:
             trace,
         )
 
-    def _death_per_h(self, name: str, trace: Trace | None) -> float:
-        """What the dispatcher expects: what it has seen, held to its assumption."""
-        claimed = [row for row in self.rows(name) if row.start_s is not None]
-        if not claimed:
-            return trace.losses_per_h() if trace else DEATH_PER_H
-        lost = sum(row.end == "lost" for row in claimed)
-        hours = sum(row.paid_s for row in claimed) / 3600.0
-        return (DEATH_PER_H * _PRIOR_H + lost) / (_PRIOR_H + hours)
+    def _expected(
+        self, name: str, wall_s: float | None, like: Sequence[str], trace: Trace | None
+    ) -> Curve:
+        """Lives as the dispatcher expects them: by what it has seen; of a recorded market by its rate, if nothing."""
+        if trace is None or any(row.start_s is not None for row in self.rows(name)):
+            return self.foresight.curve(name, wall_s, like)
+        return exponential(max(trace.losses_per_h(), _LEAST_PER_H) / 3600.0, wall_s)
 
     def _silence_s(self, name: str, plan: Plan) -> float:
         """Until a loss is noticed: the lease by the steps that were seen there, and the dispatcher's slack."""

@@ -90,6 +90,7 @@ def _prices(
     from tenure.plan.allocate_scenario import MOST, MOST_COUNT, Job, Price, Scenario
     from tenure.plan.allocate_scenario import Rung as Way
     from tenure.plan.shadow import shadow_prices
+    from tenure.quiet import stdout_kept
 
     used = {each.rung for rows in known.values() for each in rows}
     ways = []
@@ -128,7 +129,8 @@ def _prices(
         rungs=sorted(ways, key=lambda way: way.name),
         rates={currency: min(rate, MOST) for currency, rate in rates.items() if currency in named},
     )
-    found = shadow_prices(Problem(scenario))
+    with stdout_kept():
+        found = shadow_prices(Problem(scenario))
     return None if found is None else {name: found.worth(name) for name in owners.values()}
 
 

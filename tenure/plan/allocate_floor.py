@@ -15,8 +15,8 @@ from tenure.plan.allocate_model import SLACK, Problem, Window
 
 
 @dataclass(eq=False)
-class _Draft:
-    """A launch that may still take somebody on."""
+class Draft:
+    """A launch as it is planned: it may still take somebody on, or let jobs change places."""
 
     place: int
     jobs: list[int]
@@ -27,6 +27,8 @@ class _Draft:
 
     def until_h(self, worked_h: float) -> float:
         """When it has worked so long."""
+        if len(self.runs) == 1:
+            return self.runs[0][0] + worked_h
         return Launch(0, self.place, (), self.hours, self.runs).until_h(worked_h)
 
 
@@ -51,8 +53,8 @@ class Floor:
     problem: Problem
     rung: int
     purse: Purse
-    drafts: dict[int, _Draft] = field(default_factory=dict)  # by the first of their jobs
-    roomy: list[_Draft] = field(default_factory=list)  # of these, those that take on somebody
+    drafts: dict[int, Draft] = field(default_factory=dict)  # by the first of their jobs
+    roomy: list[Draft] = field(default_factory=list)  # of these, those that take on somebody
     _free: list[tuple[float, int]] = field(default_factory=list)  # a heap: when, place
 
     def __post_init__(self) -> None:
@@ -99,6 +101,11 @@ class Floor:
         hours = max(self.hours[j] for j in jobs)
         if hours == inf or not self.can_pay(hours):
             return False
+        rung = self.problem.rungs[self.rung]
+        cards = rung.cards - sum(self.problem.jobs[j].cards for j in jobs)
+        room = (rung.per_launch or rung.cards) - len(jobs)
+        if cards < 0 or room < 0:
+            return False
         if not all(self.affordable(j, jobs, hours) for j in jobs):
             return False
         at_h = self.free_h
@@ -108,12 +115,7 @@ class Floor:
         runs, takes = self._runs(at_h, hours)
         if not runs:
             return False
-        rung = self.problem.rungs[self.rung]
-        draft = _Draft(
-            0, list(jobs), hours, runs,
-            rung.cards - sum(self.problem.jobs[j].cards for j in jobs),
-            (rung.per_launch or rung.cards) - len(jobs),
-        )  # fmt: skip
+        draft = Draft(0, list(jobs), hours, runs, cards, room)
         waits = len(runs) > 1 or runs[0][0] > at_h  # for its quota
         if waits and any(draft.until_h(self.hours[j]) > due_h[j] + SLACK for j in jobs):
             return False
@@ -158,7 +160,7 @@ class Floor:
         draft = self.drafts.get(job)
         return draft is not None and len(draft.jobs) == 1
 
-    def leave(self, job: int) -> _Draft:
+    def leave(self, job: int) -> Draft:
         """Take back a launch that has this job alone; its place stays empty for that time."""
         draft = self.drafts.pop(job)
         assert draft.jobs == [job]
@@ -167,12 +169,23 @@ class Floor:
         self._pay(draft, 1.0)
         return draft
 
-    def restore(self, draft: _Draft) -> None:
+    def restore(self, draft: Draft) -> None:
         """Put back what :meth:`leave` has taken, if nothing else was done since."""
         self.drafts[draft.jobs[0]] = draft
         if draft.cards and draft.room:
             self.roomy.append(draft)
         self._pay(draft, -1.0)
+
+    def shorten(self) -> None:
+        """Let launches end with the longest of their jobs, after these have changed places."""
+        for draft in self.drafts.values():
+            hours = max(self.hours[job] for job in draft.jobs)
+            if hours < draft.hours and len(draft.runs) == 1:
+                self._pay(draft, 1.0)
+                from_h = draft.runs[0][0]
+                draft.hours, draft.runs = hours, ((from_h, from_h + hours),)
+                self._pay(draft, -1.0)
+        self.drafts = {draft.jobs[0]: draft for draft in self.drafts.values()}
 
     def clear(self) -> list[int]:
         """Take back everything, and return the jobs."""
@@ -189,7 +202,7 @@ class Floor:
             for it in self.drafts.values()
         ]
 
-    def _pay(self, draft: _Draft, sign: float) -> None:
+    def _pay(self, draft: Draft, sign: float) -> None:
         """Give quota and budget of a launch back, or take them again."""
         for n, window in enumerate(self._windows):
             for from_h, to_h in draft.runs:

@@ -5,15 +5,17 @@
 2. Each job goes to the rung where that is least, those first who lose most per hour if they have to go
    elsewhere, while the rung has room for it in its time.
 3. Each rung's jobs are put together on launches by their length, and launches on places by when they
-   must have ended. Who has no place goes where it costs least.
+   must have ended; then they change places (:mod:`tenure.plan.allocate_repack`). Who has no place goes
+   where it costs least.
 4. Jobs move to where they cost less, as long as anybody gains.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from tenure.plan.allocate_ascent import Climbed, ascend, given_h
 from tenure.plan.allocate_floor import Floor, Purse
 from tenure.plan.allocate_launches import Launch
 from tenure.plan.allocate_model import SLACK, Problem
+from tenure.plan.allocate_repack import Rates, exchange, trade
 from tenure.plan.shadow import Relaxed, relaxed
 
 if TYPE_CHECKING:
@@ -35,6 +38,10 @@ ALIKE = 1.005  # rungs that cost as much as the best, or next to nothing more
 ROUNDS = 4  # of those who were late where they were wanted
 PASSES = 3  # of the local search at most
 CLASSES = (1, 2, 4, 8)  # of deadlines within which jobs are put together
+CLASSES_LATE = (1, 4, 8)  # the same for those who were late at first
+TOO_DEAR = (
+    1.1  # a launch that costs so many times what its jobs cost elsewhere is not begun at first
+)
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,12 @@ def fill(problem: Problem, jobs: list[int]) -> Filled:
     climbed = ascend(of, jobs)
     filling = _Filling(problem, of, climbed)
     left = jobs
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         room = _Room(of, climbed.hours, filling.used_h())
-        left = filling.by_price(left, room) if left else left
+        left = filling.by_price(left, room, first=turn == 0) if left else left
     left = filling.settle(left)
     filling.improve()
+    filling.tighten()
     launches = [launch for floor in filling.floors for launch in floor.launches()]
     return Filled(tuple(launches), tuple(left), climbed, of)
 
@@ -75,6 +83,7 @@ class _Filling:
         machine_h = np.where(np.isfinite(hours), hours * problem.share, 1e15)
         per_h = np.maximum(self._usd[:, None] + climbed.per_h, 1e-9)
         self._machine_h = machine_h
+        self._per_h: list[list[float]] = per_h.tolist()
         self._priced = machine_h * per_h.T[self._last]
         purse = Purse.of(problem)
         self.floors = [Floor(problem, r, purse) for r in range(len(problem.rungs))]
@@ -87,16 +96,17 @@ class _Filling:
         self._hours = hours
         self._due_h = np.array(problem.due_h) + SLACK
         self._look()
+        self._due_list: list[float] = problem.due_h
         self._at: dict[int, int] = {}  # job -> rung
 
     # ------------------------------------------------------------------- by price
 
-    def by_price(self, jobs: list[int], room: _Room) -> list[int]:
+    def by_price(self, jobs: list[int], room: _Room, *, first: bool) -> list[int]:
         """Give each job the rung of least priced cost that has room; return those that have none.
 
         First those for whom one rung is the best, then those for whom several are alike, spread as the
         relaxation spreads them, and then who has found no room, on the next best. In each turn those
-        come first who lose most per hour elsewhere.
+        come first who lose most per hour elsewhere. ``first``: launches that are not worth their price wait.
         """
         count = min(CANDIDATES, len(self._usd))
         priced = self._priced[jobs]
@@ -128,7 +138,7 @@ class _Filling:
             if not these:
                 continue
             already = self.floors[rung].clear()
-            late = self._launch_all(rung, [*already, *these])
+            late = self._launch_all(rung, [*already, *these], first=first)
             self._priced[late, rung] = 1e18  # the next round tries others
             without += late
         return without
@@ -141,7 +151,7 @@ class _Filling:
                 found[r, min(self._of.last[j] for j in draft.jobs)] += draft.hours
         return found
 
-    def _launch_all(self, rung: int, jobs: list[int]) -> list[int]:
+    def _launch_all(self, rung: int, jobs: list[int], *, first: bool) -> list[int]:
         """Put jobs together, and launch them in the order of their times; return those that are late."""
         ways = [[[job] for job in jobs]]
         if self._problem.packs(rung) and len(jobs) > 1:
@@ -150,12 +160,53 @@ class _Filling:
             self._scheduled(rung, groups, order) for groups in ways for order in (0, 1) if groups
         ]
         _, turn, late = min(tried, key=lambda it: it[0]) if tried else (0.0, [], [])
-        for group in turn:
-            if self.floors[rung].open(group):
-                self._at.update(dict.fromkeys(group, rung))
-            else:
-                late = [*late, *group]
+        if first:
+            dear = [group for group in turn if self._gain_usd(rung, group, TOO_DEAR) < 0]
+            late += [job for group in dear for job in group]
+            turn = [group for group in turn if self._gain_usd(rung, group, TOO_DEAR) >= 0]
+        late += self._open(rung, turn)
+        late = self._repack(rung, late)
+        for draft in self.floors[rung].drafts.values():
+            self._at.update(dict.fromkeys(draft.jobs, rung))
         return late
+
+    def _open(self, rung: int, groups: list[list[int]]) -> list[int]:
+        """Launch groups in turn; return those that cannot be."""
+        floor = self.floors[rung]
+        return [job for group in groups if not floor.open(group) for job in group]
+
+    def _repack(self, rung: int, late: list[int]) -> list[int]:
+        """Let jobs change places, and launch all anew; who is late may have the time that this has saved."""
+        floor, rates = self.floors[rung], self._rates(rung)
+        drafts = list(floor.drafts.values())
+        changed = self._problem.packs(rung) and exchange(drafts, rates)
+        if not (changed or late):
+            return late
+        late = trade(drafts, late, rates)
+        floor.clear()
+        late += self._open(rung, [draft.jobs for draft in drafts])
+        for classes in CLASSES_LATE if late else ():
+            worth = self._worth(rung, late, classes)
+            placed = {job for group in worth for job in group} - set(self._open(rung, worth))
+            late = [job for job in late if job not in placed]
+        return late
+
+    def _worth(self, rung: int, late: list[int], classes: int) -> list[list[int]]:
+        """Jobs in groups that are cheaper here than elsewhere, those first that save most in an hour."""
+        hours = self.floors[rung].hours
+        groups = self._together(rung, late, classes)
+        gains = [(self._gain_usd(rung, it) / max(hours[job] for job in it), it) for it in groups]
+        return [group for gain, group in sorted(gains, key=lambda it: -it[0]) if gain > 0]
+
+    def _gain_usd(self, rung: int, group: list[int], times: float = 1.0) -> float:
+        """What so many times the cost of jobs elsewhere is above a launch of them, its limits priced as well."""
+        lasts_h = max(self.floors[rung].hours[job] for job in group)
+        elsewhere = times * sum(self._elsewhere[job] for job in group)
+        return elsewhere - lasts_h * self._per_h[rung][self._of.last[group[0]]]
+
+    def _rates(self, rung: int) -> Rates:
+        """What is known of jobs on a rung."""
+        return Rates(self.floors[rung].hours, self._due_list, self._cards, self._elsewhere)
 
     def _scheduled(
         self, rung: int, groups: list[list[int]], order: int
@@ -197,10 +248,8 @@ class _Filling:
         it = self._problem.rungs[rung]
         most = it.per_launch or it.cards
         hours, cards_of = self.floors[rung].hours, self._cards
-        by_due = sorted(jobs, key=self._problem.due_h.__getitem__)
         groups: list[list[int]] = []
-        for n in range(classes):
-            part = by_due[n * len(jobs) // classes : (n + 1) * len(jobs) // classes]
+        for part in self._parts(rung, jobs, classes):
             filling: list[tuple[list[int], int]] = []  # a group, its free cards
             for job in sorted(part, key=lambda j: -hours[j]):
                 cards = cards_of[job]
@@ -216,6 +265,19 @@ class _Filling:
                     if cards < it.cards and most > 1:
                         filling.append((groups[-1], it.cards - cards))
         return groups
+
+    def _parts(self, rung: int, jobs: list[int], classes: int) -> list[list[int]]:
+        """Jobs by the window of the quota in which they must begin, and those by deadline in so many classes."""
+        due_h, hours = self._problem.due_h, self.floors[rung].hours
+        renewed_h = [it.from_h for it in self._problem.windows(rung)]
+        windows: list[list[int]] = [[] for _ in renewed_h]
+        for job in jobs:
+            windows[max(0, bisect_right(renewed_h, due_h[job] - hours[job]) - 1)].append(job)
+        found = []
+        for part in windows:
+            part.sort(key=due_h.__getitem__)
+            found += _cut([due_h[job] for job in part], part, classes)
+        return found
 
     # ------------------------------------------------------------------- one by one
 
@@ -259,6 +321,16 @@ class _Filling:
             if not sum(self._move(job) for job in self._worth_a_try()):
                 return
 
+    def tighten(self) -> None:
+        """Let jobs change places once more: only ends of launches move, so nobody is asked again."""
+        if any(job.budget for job in self._problem.jobs):
+            return  # what a job pays of a launch would have to be within its own
+        for rung, floor in enumerate(self.floors):
+            if self._usd[rung] and self._problem.packs(rung):
+                whole = [it for it in floor.drafts.values() if len(it.runs) == 1]
+                exchange(whole, self._rates(rung))
+                floor.shorten()
+
     def _worth_a_try(self) -> list[int]:
         """Jobs that may gain, those first who gain most."""
         at = [(job, r) for job, r in self._at.items() if self._usd[r] and self.floors[r].alone(job)]
@@ -286,6 +358,22 @@ class _Filling:
             return True
         floor.restore(draft)
         return False
+
+
+def _cut(due_h: list[float], jobs: list[int], classes: int) -> list[list[int]]:
+    """Jobs in the order of their deadlines in so many parts, about equal: no deadline is cut in two.
+
+    >>> _cut([48.0, 48.0, 48.0, 72.0, 96.0, 96.0], [0, 1, 2, 3, 4, 5], 2)
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    cuts = [0]
+    for n in range(1, classes):
+        at = n * len(jobs) // classes
+        if at < len(jobs):
+            low, high = bisect_left(due_h, due_h[at]), bisect_right(due_h, due_h[at])
+            cuts.append(low if at - low <= high - at else high)
+    cuts.append(len(jobs))
+    return [jobs[a:b] for a, b in pairwise(cuts) if a < b]
 
 
 class _Room:

@@ -152,7 +152,7 @@ def rehearse(script: Script, plays: int, seed: int, planned: bool = True) -> Out
     >>> from tenure.plan.rehearse_script import Kind, Station
     >>> from tenure.plan.survival import exponential
     >>> from tenure.plan.throughput import known
-    >>> calm = Station("local", "cpu", 2, (60.0,), exponential(1e-9), 0.0, save_s=10.0, load_s=30.0)
+    >>> calm = Station("local", "cpu", 2, (60.0,), exponential(1e-9), exponential(1e-9), save_s=10.0, load_s=30.0)
     >>> hour = Kind("hour", 36_000, 6_000, {"local": known(10, 0.9)})
     >>> told = rehearse(Script((hour,) * 4, (calm,)), plays=5, seed=0)
     >>> round(told.finish_h.mean * 3600), told.cost["usd"].mean  # two of (60 + 30 + 3600 + 60) s each

@@ -17,7 +17,9 @@ from tenure.dispatch.contract import Capacity
 from tenure.dispatch.decide import LEAST_WORK_S
 from tenure.dispatch.packing import Filling
 from tenure.dispatch.quota import past_quota, past_wall
+from tenure.dispatch.rows import MOST_SECONDS
 from tenure.plan.advise import Advice, Outlook, Prospect, advise, hurry
+from tenure.plan.promise import lasts, promised
 from tenure.plan.rehearse_script import Kind, Script
 from tenure.plan.rehearse_world import Job, Luck, Play, Rung, Seat, World
 
@@ -61,7 +63,7 @@ def play(script: Script, seed: int, number: int, planned: bool = True) -> Play:
         kind = script.jobs[luck.promoted]
         pinned = script.retrain.rungs or _same_card(script, stage.where, kind)
         order = tuple(name for name in order if name in pinned and name in kind.laws)
-        stage.play.retrain_s = stage.run([kind] * script.retrain.jobs, order)
+        stage.play.retrain_s = stage.run([kind] * script.retrain.jobs, order, critical=True)
     return stage.close()
 
 
@@ -82,13 +84,20 @@ class _Stage(World):
         self._order: tuple[str, ...] = ()
         self._since_s = 0.0
         self._wakes_s = math.inf
+        self._critical = False
         self._restless = False  # a holder would go on elsewhere, and nothing can be had there
         self._expected: dict[tuple[str, float, int], list[Prospect]] = {}
         #: By kind of job, in the order of the plan: the rung on which each ended.
         self.where: dict[str, list[str]] = {}
 
-    def run(self, kinds: Sequence[Kind], order: tuple[str, ...]) -> float:
-        """Play the jobs of a stage on these rungs; how long it took, infinite where it never ends."""
+    def run(
+        self, kinds: Sequence[Kind], order: tuple[str, ...], *, critical: bool = False
+    ) -> float:
+        """Play the jobs of a stage on these rungs; how long it took, infinite where it never ends.
+
+        ``critical``: what is to be deployed hangs on it, so that sure rungs come first.
+        """
+        self._critical = critical
         self.jobs = [Job(n, kind, kind.amount, idle_s=self.now_s) for n, kind in enumerate(kinds)]
         self._order, self._since_s, self._wakes_s = order, self.now_s, math.inf
         self._expected.clear()  # another stage has other rungs
@@ -145,7 +154,13 @@ class _Stage(World):
         if not self._planned:
             return {}
         outlooks = [
-            Outlook(str(job.number), self._since_s, self._due_s, self._prospects(job))
+            Outlook(
+                str(job.number),
+                self._since_s,
+                self._due_s,
+                self._prospects(job),
+                critical=self._critical,
+            )
             for job in self.jobs
             if not job.over
         ]
@@ -242,7 +257,7 @@ class _Stage(World):
         elsewhere = [each for each in self._prospects(job) if each.rung != station.name]
         others = [each for each in elsewhere if self._can_be_had(each)]
         here = next((p for p in self._prospects(job) if p.rung == station.name), None)
-        left = self._known_left(job)
+        left, _ = self._shown(job)
         self._restless = True  # looked at again as soon as a machine is free
         if not others or here is None:
             return
@@ -251,7 +266,9 @@ class _Stage(World):
             return
         run_s = left / seat.per_s * _drag(job.kind, seat.per_s, station.save_s)
         here = replace(here, start_s=0.0, run_s=run_s)
-        moved = hurry(told, here, others, self._due_s, self.now_s)
+        if self._critical and here.sure:
+            others = [each for each in others if each.sure]
+        moved = hurry(told, here, others, self._due_s, self.now_s, job.moves)
         if moved is None:
             if not here.sure:
                 self._wake(self._next_milestone_s(seat))
@@ -259,6 +276,7 @@ class _Stage(World):
         self.rungs[moved.rung].kept += 1
         job.moving_to = moved.rung
         self.play.moves += 1
+        job.moves += 1
         self.ask_to_yield(seat)
 
     def _can_be_had(self, prospect: Prospect) -> bool:
@@ -276,54 +294,69 @@ class _Stage(World):
 
     # ------------------------------------------------------------------------------ prospects
 
-    def _known_left(self, job: Job) -> float:
-        """Work left by the last milestone, as the dispatcher knows it."""
+    def _shown(self, job: Job) -> tuple[float, float]:
+        """Work left by the last milestone, as the dispatcher knows it, and how old the machine was then.
+
+        0 s where its machine, if it has any, has shown no milestone yet.
+        """
         seat = job.seat
         if seat is None or seat.machine.dead:
-            return job.left
+            return job.left, 0.0
         station = seat.machine.rung.station
         cycle_s = job.kind.every / seat.per_s + station.save_s
-        if not math.isfinite(cycle_s):
-            return job.left
         usable_s = self.now_s - seat.machine.claimed_s - station.load_s
-        return max(0.0, job.left - max(0, math.floor(usable_s / cycle_s)) * job.kind.every)
+        if not math.isfinite(cycle_s) or usable_s < cycle_s:
+            return job.left, 0.0
+        count = math.floor(usable_s / cycle_s)
+        return max(0.0, job.left - count * job.kind.every), station.load_s + count * cycle_s
 
     def _prospects(self, job: Job) -> list[Prospect]:
         """What each rung is expected to do with what is left, as the dispatcher's planner puts it."""
-        left, broke = self._known_left(job), len(self.broke)
-        if job.told is None or job.told[0] != (left, broke):
+        (left, age_s), broke = self._shown(job), len(self.broke)
+        if job.told is None or job.told[0] != (left, broke, age_s):
             key = job.kind.name, left, broke  # jobs that have not begun have the same
             if key not in self._expected:
-                names = self._usable(job)
-                self._expected[key] = [self._prospect(job.kind, name, left) for name in names]
-            job.told = (left, broke), self._expected[key]
+                names = [name for name in self._usable(job) if not self._too_short(name)]
+                found = [self._prospect(job.kind, name, left) for name in names]
+                self._expected[key] = [each for each in found if each.takes_s <= MOST_SECONDS]
+            job.told = (left, broke, age_s), self._with_age(job, self._expected[key], left, age_s)
         if not self.script.quotas:
             return job.told[1]
         return [self._as_it_lasts(each) for each in job.told[1]]
 
-    def _prospect(self, kind: Kind, name: str, left: float) -> Prospect:
+    def _with_age(
+        self, job: Job, prospects: list[Prospect], left: float, age_s: float
+    ) -> list[Prospect]:
+        """The same where its own machine, of this age, is one of them."""
+        if not age_s or job.seat is None:
+            return prospects
+        held = job.seat.machine.rung.station.name
+        return [
+            self._prospect(job.kind, held, left, age_s) if each.rung == held else each
+            for each in prospects
+        ]
+
+    def _too_short(self, name: str) -> bool:
+        station = self.rungs[name].station
+        return past_wall(station.start_s, station.wall_s) is not None
+
+    def _prospect(self, kind: Kind, name: str, left: float, age_s: float = 0.0) -> Prospect:
         station = self.rungs[name].station
         per_s = kind.laws[name].per_s(self.script.cards)
-        run_s = left / per_s * _drag(kind, per_s, station.save_s)
-        if station.wall_s:  # it goes on after each with another start
-            run_s += int(run_s / station.wall_s) * station.start_s
-        return _Prospect(
-            name,
-            run_s,
-            station.start_s,
-            station.usd_per_h,
-            station.death_per_h,
-            sure=station.on_demand and station.currency == "usd",
-            slots=max(1, station.slots),
-        )
+        drag = _drag(kind, per_s, station.save_s)
+        between = kind.every if math.isfinite(kind.every) else kind.amount
+        milestone_s = between / per_s * drag
+        found = promised(station.offer, left / per_s * drag, milestone_s, age_s)
+        return _Prospect(**vars(found))
 
     def _as_it_lasts(self, each: Prospect) -> Prospect:
-        """A rung whose quota does not last for what is left is not sure."""
+        """A rung is as sure as what pays for it lasts, which changes from round to round."""
         station = self.rungs[each.rung].station
         left = self.left(station)
-        if left is None or not station.on_demand:
-            return each
-        return replace(each, sure=left.hours * _HOUR_S >= each.run_s)
+        sure = station.on_demand and lasts(
+            station.currency == "usd", each.run_s, None if left is None else left.hours
+        )
+        return each if sure == each.sure else replace(each, sure=sure)
 
     # ---------------------------------------------------------------------------------- wakes
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from tenure.plan.promise import Offer
 from tenure.plan.survival import Curve
 from tenure.plan.throughput import Throughput
 from tenure.plan.traces import bad_count, read_counts
@@ -83,7 +85,7 @@ class Station:
     slots: int
     starts_s: tuple[float, ...]  # from launch to claim, as seen
     curve: Curve  # of lives from their claim, with the wall where one is known
-    death_per_h: float  # what the dispatcher expects
+    expected: Curve  # the same as the dispatcher expects them: of a recorded market it knows a rate
     currency: str = "usd"
     per_h: float = 0.0  # of a machine, in ``currency``
     usd_per_h: float = 0.0  # what that is worth
@@ -98,7 +100,14 @@ class Station:
     draws_per_h: float = 1.0  # of that account, by one machine
     trace: Trace | None = None
 
-    @property
+    @cached_property
+    def offer(self) -> Offer:
+        """What the planner knows of it."""
+        return Offer(
+            self.name, self.expected, self.start_s, self.usd_per_h, self.on_demand, self.currency == "usd", self.slots
+        )  # fmt: skip
+
+    @cached_property
     def start_s(self) -> float:
         """The median start."""
         ranked = sorted(self.starts_s)

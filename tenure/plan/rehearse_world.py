@@ -138,12 +138,13 @@ class Job:
     idle_s: float = 0.0  # since when it has no machine
     launched: bool = False
     moving_to: str = ""
+    moves: int = 0  # that it was asked for so as to be on time
     not_before_s: float = 0.0
     strikes: int = 0
     strikes_on: dict[str, int] = field(default_factory=dict)
     fruitless: int = 0
-    #: What each rung is expected to do, and for which work left and budgets spent that was.
-    told: tuple[tuple[float, int], list[Prospect]] | None = None
+    #: What each rung is expected to do, and for which work left, budgets spent and age of its machine that was.
+    told: tuple[tuple[float, int, float], list[Prospect]] | None = None
 
 
 @dataclass(eq=False)

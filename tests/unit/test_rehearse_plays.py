@@ -37,7 +37,7 @@ CALM = exponential(1e-12)
 
 
 def station(name: str, curve: Curve = CALM, **more: object) -> Station:
-    made = Station(name, f"card-{name}", 1, (120.0,), curve, 0.0, load_s=30.0, save_s=10.0)
+    made = Station(name, f"card-{name}", 1, (120.0,), curve, curve, load_s=30.0, save_s=10.0)
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -49,7 +49,7 @@ def kind(hours: float = 10.0, name: str = "k", **laws: float | Throughput) -> Ki
     return Kind(name, hours * H, 1800.0, made)
 
 
-SPOT = station("spot", exponential(0.2 / H), death_per_h=0.2, per_h=0.3, usd_per_h=0.3, slots=4,
+SPOT = station("spot", exponential(0.2 / H), per_h=0.3, usd_per_h=0.3, slots=4,
                starts_s=(100.0, 200.0, 400.0), silence_s=60.0)  # fmt: skip
 DEAR = station("dear", per_h=2.6, usd_per_h=2.6, slots=2, on_demand=True)
 
@@ -239,7 +239,7 @@ def test_with_time_the_planner_waits_for_the_cheap_rung_and_costs_less() -> None
 
 
 def test_a_holder_that_would_be_late_is_moved_to_the_sure_rung() -> None:
-    deadly = replace(SPOT, curve=exponential(0.5 / H), death_per_h=0.5, slots=1)
+    deadly = replace(SPOT, curve=exponential(0.5 / H), expected=exponential(0.5 / H), slots=1)
     script = Script((kind(spot=1.0, dear=2.0),), (DEAR, deadly), deadline_s=10.5 * H)
     told = rehearse(script, 100, 0)
     assert told.moves > 0.2
@@ -254,7 +254,9 @@ def test_a_holder_that_would_be_late_is_moved_to_the_sure_rung() -> None:
 
 def test_the_machine_that_a_holder_moves_to_is_kept_for_it() -> None:
     """Ten jobs want the one sure machine: nobody is launched there between a holder's wish and its move."""
-    slow = replace(SPOT, curve=exponential(0.3 / H), death_per_h=0.3, slots=10, save_s=900.0)
+    slow = replace(
+        SPOT, curve=exponential(0.3 / H), expected=exponential(0.3 / H), slots=10, save_s=900.0
+    )
     jobs = (kind(8.0, spot=1.0, dear=4.0),) * 10
     script = Script(jobs, (replace(DEAR, slots=1), slow), deadline_s=14 * H)
     kept_at: list[int] = []
@@ -293,7 +295,7 @@ def test_a_rung_that_only_loses_gives_its_place_to_the_next() -> None:
 def test_no_rung_ever_has_more_machines_than_slots(
     seed: int, jobs: int, cheap: int, sure: int, due_h: float
 ) -> None:
-    spot = replace(SPOT, slots=cheap, curve=exponential(0.3 / H), death_per_h=0.3)
+    spot = replace(SPOT, slots=cheap, curve=exponential(0.3 / H), expected=exponential(0.3 / H))
     dear = replace(DEAR, slots=sure)
     script = Script((kind(8.0, spot=1.0, dear=3.0),) * jobs, (dear, spot), deadline_s=due_h * H)
     launched = World.launch
