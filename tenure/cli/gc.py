@@ -104,7 +104,8 @@ def _tell(swept: list[Swept], done: bool, as_json: bool, archive: str | None) ->
     elif done:
         typer.echo(f"deleted{copied}: {what}")
     else:
-        typer.echo(f"{what}, could be deleted{copied}; --yes does it, and nothing brings them back")
+        lost = "" if archive else ", and nothing brings them back"
+        typer.echo(f"{what}, could be deleted{copied}; --yes does it{lost}")
 
 
 def size(count: int) -> str:

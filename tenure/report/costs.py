@@ -53,6 +53,9 @@ class CostRow:
     amount: float  # settled
     amount_so_far: float  # of launches that are not settled yet
     unfinished: float  # of ``amount``: for launches that did not finish their job
+    counted: (
+        float  # of ``amount``: by our clocks, since the platform does not tell: at most so much
+    )
     per_finished: float | None  # None: none has finished
     per_in_time: float | None
 
@@ -186,6 +189,7 @@ def _row(
         amount,
         running,
         sum(entry.amount for entry in settled if not _finished_by(entry, ends)),
+        sum(entry.amount for entry in settled if not entry.told),
         whole / finished if finished else None,
         whole / in_time if in_time else None,
     )

@@ -138,6 +138,8 @@ def test_one_plan_over_all_five_with_every_kind_of_trouble(
         cost = costs[account.kind]
         assert cost.currency == account.currency and cost.amount > 0
         assert cost.launches >= 2  # one of them was taken away
+        noted = {entry.name for entry in entries if entry.rung == account.kind}
+        assert noted == set(account.billed()), "every machine that was charged for, and no other"
     assert {entry.job for entry in entries} == set(wanted)
     assert not [p for p in psutil.process_iter(["environ"]) if _of(p, prefix)]
 

@@ -56,6 +56,9 @@ def test_what_was_lost_on_the_way_is_paid_for_by_the_jobs_that_finished() -> Non
     assert (plan.jobs, plan.finished, plan.in_time, plan.machines) == (3, 2, 1, 4)
     assert (plan.amount, plan.per_finished, plan.per_in_time) == (9.0, 4.5, 9.0)
     assert plan.unfinished == 5.0, "the first launch of b, and the one of c"
+    assert plan.counted == 9.0, "no platform told any of it"
+    told = [replace(each, told=each.job == "a") for each in paid]
+    assert row(cost_table(ends, told, []), "plan", "p").counted == 7.0
     assert row(rows, "plan", "p", "hours").per_finished == 3.5, "currencies are never added"
     assert row(rows, "team", "blue") == replace(plan, by="team", name="blue")
     spot, dear = row(rows, "rung", "spot"), row(rows, "rung", "dear")
