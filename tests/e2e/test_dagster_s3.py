@@ -170,7 +170,7 @@ def play_and_show_again(place: Place, store: Store) -> None:
 
 def all_shown_by_the_daemon(place: Place) -> None:
     with browsable(place) as url:
-        for _ in waiting(300.0):
+        for _ in waiting():
             runs = [run["status"] for run in ask(url, RUNS)["runsOrError"]["results"]]
             assert not {*runs} & {"FAILURE", "CANCELED"}
             if len(runs) == len(STAGES) and {*runs} == {"SUCCESS"}:
