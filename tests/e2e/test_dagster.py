@@ -208,7 +208,7 @@ RUNS = "{ runsOrError { ... on Runs { results { status } } } }"
 def ask(url: str, query: str, **variables: object) -> dict:
     body = json.dumps({"query": query, "variables": variables}).encode()
     request = urllib.request.Request(f"{url}/graphql", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         found = json.load(answer)
     assert "errors" not in found, found
     return found["data"]
@@ -239,7 +239,7 @@ def lineage(url: str, folder: Path) -> str | None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )  # fmt: skip
     shutil.rmtree(folder / "chromium", ignore_errors=True)
