@@ -102,7 +102,10 @@ def pytest_collection_finish() -> None:
 
 
 #: What waits longest is begun first, so that no process of the suite is left alone with it at the end.
-_LONGEST_FIRST = ("test_chaos_s3", "/e2e/", "/sim/", "/conformance/", "")
+_LONGEST_FIRST = (
+    "test_dagster.py", "test_chaos_s3", "test_platform_chain", "test_five_platforms", "/e2e/", "/sim/",
+    "/conformance/", "",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

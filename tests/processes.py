@@ -14,4 +14,4 @@ def end(processes: Iterable[psutil.Process]) -> None:
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=20)
+    psutil.wait_procs(left, timeout=120)

@@ -92,7 +92,7 @@ class Seaweed:
 
     def uploads(self) -> list[str]:
         """Keys of the multipart uploads that were begun and neither completed nor aborted."""
-        found = self._client().list_multipart_uploads(Bucket=BUCKET)
+        found = self._client(60.0).list_multipart_uploads(Bucket=BUCKET)
         return [str(row["Key"]) for row in found.get("Uploads", [])]
 
     def _options(self) -> list[str]:
@@ -103,7 +103,7 @@ class Seaweed:
         keys = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
         return {**os.environ, **keys}
 
-    def _client(self) -> BaseClient:
+    def _client(self, read_s: float = 5.0) -> BaseClient:
         import boto3
         from botocore.config import Config
 
@@ -113,14 +113,16 @@ class Seaweed:
             region_name="us-east-1",
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
-            config=Config(retries={"total_max_attempts": 1}, connect_timeout=1, read_timeout=5),
+            config=Config(
+                retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=read_s
+            ),
         )
 
     def _make_bucket(self) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
 
         client = self._client()
-        end_s = SYSTEM.monotonic_s() + 60.0
+        end_s = SYSTEM.monotonic_s() + 240.0
         while True:
             try:
                 client.create_bucket(Bucket=BUCKET)

@@ -26,7 +26,7 @@ from tenure_protocol.store.open import open_store
 from tests.record_builders import research, retrain
 from tests.seaweed import Seaweed
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 Act = Callable[[Store], Deployment]
 SEEDS = ((11, 12, 13, 14, 15), (31, 32, 33, 34, 35), (41, 42, 43, 44, 45), (51, 52, 53, 54, 55))
 

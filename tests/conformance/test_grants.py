@@ -144,7 +144,7 @@ def over_http(
     """Raises as boto3 does, so that one judge serves both."""
     request = urllib.request.Request(url, body, dict(headers or {}), method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
     except HTTPError as error:
         words = error.read().decode(errors="replace")

@@ -318,7 +318,7 @@ def test_the_machine_is_told_the_packet_and_runs_the_program_unchanged(
     program = "\n".join(lines)
     platform().create(order(program, packet=packet))
     machine = kaggle.machine(NAME)
-    assert machine.process.wait(20) == 0, machine.output()
+    assert machine.process.wait(120) == 0, machine.output()
     words, environ, name = json.loads(out.read_text())
     told: dict[str, str] = {}
     exec(lines[2] + "\n" + lines[3], told)
@@ -346,7 +346,7 @@ def test_a_machine_without_a_card(kaggle: Kaggle) -> None:
     (push,) = [request for request in kaggle.requests if request.operation == "SaveKernel"]
     sent = json.loads(push.body)
     assert sent["enableGpu"] is False and not sent.keys() & {"machineShape", "enableTpu"}
-    assert kaggle.machine(NAME).process.wait(20) == 0 and made.quota() is None
+    assert kaggle.machine(NAME).process.wait(120) == 0 and made.quota() is None
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_find_sees_a_run_until_it_is_over(kaggle: Kaggle, tmp_path: Path) -> Non
     handle = made.create(order(waits))
     assert handle == made.find(NAME) == platform().find(NAME) == HANDLE
     go.touch()
-    kaggle.machine(NAME).process.wait(20)
+    kaggle.machine(NAME).process.wait(120)
     assert made.find(NAME) is None
     assert isinstance(made.end(handle), Closed) and kaggle.asked("DeleteKernel") == 0
 
@@ -449,7 +449,7 @@ def test_a_second_push_under_one_name_is_seen_and_ended_too(kaggle: Kaggle) -> N
     with pytest.raises(Unreachable):
         made.create(order())
     handle = made.create(order("pass"))  # by somebody who did not look
-    kaggle.machine(NAME).process.wait(20)
+    kaggle.machine(NAME).process.wait(120)
     assert kaggle.alive() == [NAME], "the ghost goes on when the newer run is over"
     assert made.find(NAME) == handle == HANDLE
     assert made.running("tenure-") == [(NAME, HANDLE)]
@@ -474,7 +474,7 @@ def test_a_lie_delays_and_closes_nothing_for_good(kaggle: Kaggle) -> None:
 def test_what_may_still_cost_is_alive(kaggle: Kaggle, status: str) -> None:
     made = platform()
     made.create(order("pass"))
-    kaggle.machine(NAME).process.wait(20)
+    kaggle.machine(NAME).process.wait(120)
     kaggle.lie(NAME, status, 1)
     assert made.find(NAME) == HANDLE
 
@@ -517,7 +517,7 @@ def test_running_lists_every_page_and_only_what_runs_under_the_prefix(kaggle: Ka
     made.create(order(name="tenure-other-1"))
     made.create(order("pass", name="tenure-one-over"))
     made.create(order(name="somebodys-own-notebook"))
-    kaggle.machine("tenure-one-over").process.wait(20)
+    kaggle.machine("tenure-one-over").process.wait(120)
     found = made.running("tenure-one-")
     names = sorted(name for name, _ in found)
     assert names == ["tenure-one-0", "tenure-one-1", "tenure-one-2"]

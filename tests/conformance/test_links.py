@@ -39,7 +39,7 @@ def ask(
     """What a client says that knows nothing of S3."""
     request = urllib.request.Request(link, body, dict(headers or {}), method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return Answer(answer.status, answer.read(), answer.headers.get("ETag"))
     except HTTPError as error:
         return Answer(error.code, error.read())
@@ -100,7 +100,7 @@ def test_an_expired_link_says_so_and_changes_nothing(store: S3Store) -> None:
     assert isinstance(store.create("old", b"old"), Written)
     read = signed(store, "old", "GET", 1)
     writes = [signed(store, key, "PUT", 1) for key in ("old", "new")]
-    end_s = SYSTEM.monotonic_s() + 60.0
+    end_s = SYSTEM.monotonic_s() + 240.0
     while ask(read, "GET").status == 200:
         assert SYSTEM.monotonic_s() < end_s, "it does not expire"
         SYSTEM.sleep(0.2)

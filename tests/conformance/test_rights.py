@@ -38,7 +38,7 @@ from tenure_protocol.lease import keys
 from tenure_protocol.records import JobSpec, ModelRecord
 from tenure_protocol.store import probe
 from tenure_protocol.store.api import Missing, StoreSilent
-from tenure_protocol.store.s3 import Credentials, S3Store
+from tenure_protocol.store.s3 import Credentials, S3Store, new_session
 from tests import seaweed_iam as server
 from tests.live_world import NAME, SHADOW, SLOT, model, new_key, put_live
 from tests.record_builders import MEASURED, REQUIRED
@@ -394,3 +394,12 @@ def test_a_team_enlists_in_its_own_name_and_in_no_other(
     assert [(each.team, each.jobs) for _, each in submissions(store)] == [(TEAM, (spec.id,))]
     with pytest.raises(UsageError, match=r"MINE_AWS_ACCESS_KEY_ID is not set"):
         desk_of(settings, store, TEAM, {})
+
+
+def test_sessions_share_the_descriptions_of_services_and_nothing_else() -> None:
+    """Each session of boto3 reads them again, and adds its own folder to where they are looked for."""
+    key = Credentials(access_key="X", secret_key="hush")
+    first, second = new_session(key), new_session(key)
+    assert first is not second and first._session is not second._session
+    ours, theirs = (one._session.get_component("data_loader") for one in (first, second))
+    assert ours is theirs and len(ours.search_paths) == len(set(ours.search_paths))

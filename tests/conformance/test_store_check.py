@@ -85,7 +85,7 @@ def localbucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Localbucke
             stderr=subprocess.STDOUT,
         )
     try:
-        end_s = SYSTEM.monotonic_s() + 60.0
+        end_s = SYSTEM.monotonic_s() + 240.0
         while "serving" not in server.log.read_text():
             assert process.poll() is None and SYSTEM.monotonic_s() < end_s, server.log.read_text()
             SYSTEM.sleep(0.05)

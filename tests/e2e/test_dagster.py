@@ -208,7 +208,7 @@ RUNS = "{ runsOrError { ... on Runs { results { status } } } }"
 def ask(url: str, query: str, **variables: object) -> dict:
     body = json.dumps({"query": query, "variables": variables}).encode()
     request = urllib.request.Request(f"{url}/graphql", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         found = json.load(answer)
     assert "errors" not in found, found
     return found["data"]
@@ -239,14 +239,15 @@ def lineage(url: str, folder: Path) -> str | None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )  # fmt: skip
     shutil.rmtree(folder / "chromium", ignore_errors=True)
     return done.stdout
 
 
-def waiting(for_s: float = WAIT_S, every_s: float = 0.5) -> Iterator[None]:
+def waiting(for_s: float = WAIT_S, every_s: float = 2.0) -> Iterator[None]:
+    """Each question costs the page a tenth of a second of CPU."""
     end_s = time.monotonic() + for_s
     while time.monotonic() < end_s:
         yield
@@ -410,13 +411,11 @@ def test_the_daemon_rebuilds_what_was_deleted(played: Played, tmp_path: Path) ->
     place = played.place.copy(tmp_path / "rebuilt")
     before = current(place.store, "quick")
     with browsable(place) as url:
-        shown: dict[str, int] = {}
         for _ in waiting():
-            shown = materialized_over(url)
             runs = [run["status"] for run in ask(url, RUNS)["runsOrError"]["results"]]
-            if shown.keys() == set(STAGES) and all(shown.values()) and {*runs} == {"SUCCESS"}:
+            if len(runs) >= len(STAGES) and {*runs} == {"SUCCESS"}:
                 break
-        assert set(shown.values()) == {1} and len(runs) == 7  # once each
+        assert len(runs) == 7 and materialized_over(url) == dict.fromkeys(STAGES, 1)  # once each
     assert current(place.store, "quick") == before  # deploying again changed nothing
 
 
@@ -548,11 +547,22 @@ def test_a_home_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 def test_what_the_stages_import_is_not_dagster() -> None:
     """`tenure enlist` and the demo's first second must not wait for it."""
     modules = "assets, assets.chain, assets.stage, assets.standing, assets.verdicts"
-    code = f"import sys, {modules}, pipelines.command; print('dagster' in sys.modules)"
+    assert "dagster" not in imported(f"{modules}, pipelines.command")
+
+
+def test_what_dagster_loads_for_every_run_is_light() -> None:
+    """Each run of a stage and each code server imports it: scipy alone is 0.9 s of CPU."""
+    heavy = {"scipy", "boto3", "securesystemslib", "matplotlib", "torch", "pandas", "dagster_aws"}
+    assert heavy & imported("pipelines.definitions") == set()
+
+
+def imported(modules: str) -> set[str]:
+    """What a Python that imports ``modules`` has loaded."""
+    code = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
-    assert done.stdout.strip() == "False"
+    return set(done.stdout.split())
 
 
 def test_every_gate_is_named_in_its_order(played: Played) -> None:

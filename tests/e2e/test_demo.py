@@ -86,7 +86,7 @@ def test_whatever_is_stopped_is_woken_at_the_end(harmed: Harmed) -> None:
 
 def test_a_stopped_worker_that_somebody_ended_is_no_traceback(harmed: Harmed) -> None:
     harmed.asleep.kill()
-    harmed.asleep.wait(20)
+    harmed.asleep.wait(120)
     harmed.take_away()
     harmed.until(lambda: harmed.faults.woken)
     assert "ended by somebody else meanwhile" in harmed.said[-1]
@@ -116,7 +116,7 @@ def sleepers(tmp_path: Path) -> Iterator[Callable[..., psutil.Process]]:
     for process in made:
         if process.is_running():
             process.kill()
-            process.wait(20)
+            process.wait(120)
 
 
 def test_a_new_demo_ends_the_workers_of_an_earlier_one_and_nobody_else(
@@ -166,7 +166,7 @@ def busy() -> Iterator[psutil.Process]:
     made = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     yield psutil.Process(made.pid)
     made.kill()
-    made.wait(20)
+    made.wait(120)
 
 
 def _until(holds: Callable[[], bool]) -> None:
@@ -198,7 +198,7 @@ def test_a_slow_machine_runs_and_stands_in_turn_until_it_is_repaired(busy: psuti
 def test_a_slow_machine_whose_process_ends_is_no_traceback(busy: psutil.Process) -> None:
     machine = SimulatedSlowMachine(busy, PART)
     busy.kill()
-    busy.wait(20)  # a zombie takes signals
+    busy.wait(120)  # a zombie takes signals
     _until(lambda: machine.over)
     machine.repair()
 

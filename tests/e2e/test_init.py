@@ -133,7 +133,7 @@ def test_a_live_job_that_is_released_goes_on_to_the_same_bits(tmp_path: Path) ->
         tenure(tmp_path, "status", "--plan", "first", "--watch")  # until every job is over
     finally:
         dispatcher.send_signal(signal.SIGINT)
-        assert dispatcher.wait(timeout=60) == 130
+        assert dispatcher.wait(timeout=240) == 130
     row = status(tmp_path)[job]
     assert row["phase"] == "finished" and row["step"] == 300 and row["attempt"] == 2
     assert last_state(tmp_path, job)["weights"] == uninterrupted(seed=0)

@@ -155,7 +155,7 @@ class ModalEmulator:
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(10), "the emulator does not start"
+        assert started.wait(120), "the emulator does not start"
 
     def _serve(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -175,7 +175,7 @@ class ModalEmulator:
         """End the service and all that still runs in it."""
         if self._thread:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(10)
+            self._thread.join(60)
         self.machines.close()
 
     def __enter__(self) -> ModalEmulator:

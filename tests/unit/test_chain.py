@@ -86,6 +86,23 @@ def test_a_stage_follows_from_the_results_before_it(bench: Bench) -> None:
     assert metrics == bench.chain().specs("metrics"), "whoever asks gets the same jobs"
 
 
+def test_a_chain_remembers_what_is_final_and_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = bench.chain()
+    training = chain.specs("training")
+    bench.enlist(training)
+    with pytest.raises(Incomplete):
+        chain.done("training")
+    for spec in training:
+        bench.finish(spec)
+    done = chain.done("training")
+    assert [item.spec.id for item in done] == [spec.id for spec in training]
+    monkeypatch.setattr(bench.store, "read", None)
+    again = chain.done("training")
+    assert again == done and again is not done, "what a caller does to it stays with the caller"
+
+
 def test_a_job_that_ended_otherwise_blocks_until_its_retry_has_finished(bench: Bench) -> None:
     training = bench.chain().specs("training")
     bench.enlist(training)

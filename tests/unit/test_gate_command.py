@@ -18,6 +18,8 @@ from assets.chain import STAGES, Chain
 from assets.gate_command import answer
 from assets.verdicts import GATES
 from gates.deploy import current
+from gates.evidence import Evidence
+from gates.spread import spread
 from gates.verdict import Verdict
 from gates.warrant import make_key
 from tenure.lookup import retrains
@@ -548,3 +550,20 @@ def test_the_asset_check_says_what_the_command_says(house: House, found: ModelRe
         f"{item['gate']}: {item['verdict']}: {item['reason']}" for item in verdicts
     )
     assert f"the bytes of {key} are not those" in shown.description
+
+
+def test_a_chain_judges_the_spread_once(
+    house: House, found: ModelRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Evidence] = []
+
+    def counted(evidence: Evidence) -> list[Verdict]:
+        asked.append(evidence)
+        return spread(evidence)
+
+    monkeypatch.setattr("assets.chain.spread", counted)
+    chain = house.chain()
+    verdicts = chain.spread()
+    chain.specs("pinned_backtest")
+    assert chain.spread() == verdicts == spread(asked[0])
+    assert len(asked) == 1 and all(verdict.verdict == "PASS" for verdict in verdicts)

@@ -51,7 +51,7 @@ from tests.processes import end
 from tests.seaweed import ACCESS_KEY, SECRET_KEY, Seaweed
 from tests.without_torch import without_torch
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 until = partial(waiting.until, for_s=DEADLINE_S)
 ENTRY = "machined.experiment:Machined"
 EXPERIMENT = """

@@ -613,7 +613,7 @@ def test_nothing_heavy_is_imported_with_the_modules() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout.strip() == "[]"
 

@@ -31,7 +31,7 @@ from tests.without_torch import without_torch
 
 CHECKOUT = Path(__file__).parents[2]
 TOY = "tests.toy.experiment:Toy"
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 @dataclass

@@ -49,9 +49,9 @@ class Ranks:
             )  # a signal that comes before Python is up in a fork is lost by Python
             helper = context.Process(target=_serve, args=(up,))
             helper.start()
-            assert up.wait(20.0)
+            assert up.wait(60.0)
             helper.terminate()
-            helper.join(20.0)
+            helper.join(60.0)
             if helper.exitcode != -signal.SIGTERM:
                 helper.kill()
                 raise ValueError(f"rank {rank} cannot end what it forked")
