@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import encode
-from tenure_protocol.lease.keys import part
+from tenure_protocol.lease.keys import POOLS, part
 from tenure_protocol.records import PROTOCOL_VERSION, load
 from tenure_protocol.store.api import Missing, Store, StoreSilent, Unknown, Written
 from tenure_protocol.store.settle import create_once
@@ -88,7 +88,7 @@ class Mail:
     def __init__(self, store: Store, pool: str, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self._prefix = f"pools/{part(pool)}/"
+        self._prefix = f"{POOLS}{part(pool)}/"
 
     def key(self, kind: Kind, machine: str, name: str = "") -> str:
         """Where a record is; of a quota and a load there is one for each machine."""

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 from math import inf
 
 from tenure.queue.floor import Floor, Parcel, Running
 from tenure.queue.line import Line
 from tenure.queue.misuse import Watch
 from tenure.queue.preempt import Victim, cheapest, worth_it
-from tenure.queue.rank import most_debt, team_order
+from tenure.queue.rank import NEAR, may_go_first, team_order
 from tenure.queue.records import HALF_LIFE_S, MAX_WAIT_S, Need, Penalty, Pool, Submission, Team
 from tenure.queue.share import Account, entitlements, rate, weight_now
 
 _RESERVE = "reserve"
 #: So many of the oldest jobs have cards kept for them at once, as far as they fit together.
 _BOOKS = 32
+#: So many of a team's overdue jobs are looked at, by age, before its others.
+_LATE = 8
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Rules:
     charges_ahead: bool = True  # a job is charged when it starts, and settled when it ends
     charges_reserves: bool = True  # cards that are kept for a team are charged to it
     bounds_waiting: bool = True  # a job whose wait comes to the bound goes first
-    limits_overdue: bool = True  # ... while its team is within its entitlement
+    limits_overdue: bool = True  # ... as far as its team's entitlement reaches
     punishes: bool = True  # misuse lowers a team's weight for a while
 
 
@@ -44,6 +48,7 @@ class Book:
     job: Submission
     at_s: float
     spare: int
+    on_credit: bool = False  # beyond the cards that its team is entitled to
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Pick:
     job: Submission
     why: str
     victims: tuple[str, ...] = ()
-    overdue: bool = False
+    on_credit: bool = False
 
 
 class Fair:
@@ -69,7 +74,7 @@ class Fair:
         max_wait_s: float = MAX_WAIT_S,
         rules: Rules | None = None,
     ) -> None:
-        self.pool, self.max_wait_s, self.rules = pool, max_wait_s, rules or Rules()
+        self.pool, self.near_s, self.rules = pool, NEAR * max_wait_s, rules or Rules()
         self.line = Line()
         self.penalties: list[Penalty] = []
         self._of = {team.name: team.part_of or team.name for team in teams}
@@ -161,7 +166,7 @@ class Fair:
         self._accounts[team].begin(job.tie, rate(job.need, self.pool), now_s, expected_s)
         self._cards[team] += job.need.cards
         self._runs[team][job.tie] = job.priority
-        if pick.overdue:
+        if pick.on_credit:
             debt = self._debt(team, now_s) + rate(job.need, self.pool) * job.expected_s
             self._debts[team] = (debt, now_s)
         return self._parcels(job, team, now_s)
@@ -169,6 +174,11 @@ class Fair:
     def preempted(self, tie: str) -> None:
         """A victim lost its cards; the next time it is dearer."""
         self._preempted[tie] = self._preempted.get(tie, 0) + 1
+
+    @property
+    def keeps_for(self) -> str | None:
+        """The tie of the job that idle cards are kept for, though others could use them."""
+        return self._kept[1] if self._kept else None
 
     def charged(self, team: str, now_s: float) -> float:
         """Card-seconds that a team is charged."""
@@ -182,7 +192,8 @@ class Fair:
         """The teams that wait, in their order, each with the next of its jobs."""
         found = []
         for name in self.line.teams():
-            head = self.line.head(name)
+            late = self._late(name, now_s)
+            head = late[0] if late else self.line.head(name)
             key = team_order(self._accounts[name].charged(now_s), self._weight(name, now_s), head)
             found.append((key, name, head))
         return [(name, head) for _, name, head in sorted(found, key=lambda each: each[:2])]
@@ -195,11 +206,12 @@ class Fair:
             books = self._due_books(now_s, floor)
             for at, book in enumerate(books):
                 if book.at_s <= now_s and self._fits_before(at, books, now_s, floor):
-                    return Pick(book.job, "its wait has come to the bound", overdue=True)
+                    why = "its wait is near the bound"
+                    return Pick(book.job, why, on_credit=book.on_credit)
         heads = self.heads(now_s)
         name, head = heads[0]
         if head.need.cards > floor.free:
-            taken = self._taken_back(name, head, heads, now_s, floor)
+            taken = self._taken_back(name, head, now_s, floor)
             if taken is not None:
                 return taken
             if floor.free:
@@ -233,23 +245,41 @@ class Fair:
             against = self._against(job, books, now_s)
             if against is not None:
                 endangered.add(against)
-            return against is None and (own_too or self._others(job, floor))
+            return against is None and (own_too or self._others(job, now_s, floor))
 
-        usual = self.line.fitting(name, floor.free, ok)
+        late = (job for job in self._late(name, now_s) if job.need.cards <= floor.free and ok(job))
+        usual = next(late, None) or self.line.fitting(name, floor.free, ok)
         for at in sorted(endangered):  # it goes before those that would endanger it
             if self._fits_before(at, books, now_s, floor):
-                return Pick(books[at].job, "its wait comes to the bound", overdue=True)
+                why = "its wait would come to the bound behind a longer one"
+                return Pick(books[at].job, why, on_credit=books[at].on_credit)
         if usual is None:
             return None
         return Pick(usual, "its team is charged the least for its weight")
 
     # ------------------------------------------------------------------ cards that were just given back
 
-    def _others(self, job: Submission, floor: Floor) -> bool:
-        """Whether it fits without cards that its own team had when it was submitted, and has just given back."""
+    def _others(self, job: Submission, now_s: float, floor: Floor) -> bool:
+        """Whether it fits without cards that its own team had when it was submitted, and has just given back.
+
+        Where its team is below its share it would at once take such a card back from whoever got it, at the price of
+        a restart; so it may have it, unless it would wait no longer than that for another one.
+        """
         team = self._of[job.team]
         own = sum(p.cards for p in self._back if p.team == team and p.since_s < job.submitted_s)
-        return job.need.cards <= floor.free - own
+        if job.need.cards <= floor.free - own:
+            return True
+        waits_s = floor.earliest_s(job.need.cards + own, now_s) - now_s
+        within = self._cards[team] + job.need.cards <= self._shares(now_s)[team]
+        return self.rules.takes_back and within and waits_s > job.restart_s
+
+    def _shares(self, now_s: float) -> dict[str, float]:
+        """Cards that each team is due while all that wait or run share the pool by their weights."""
+        active = {each for each, cards in self._cards.items() if cards}
+        active.update(self.line.teams())
+        weights = {each: self._weight(each, now_s) for each in sorted(active)}
+        part = self.pool.cards / sum(weights.values())
+        return {each: weight * part for each, weight in weights.items()}
 
     def _parcels(self, job: Submission, team: str, now_s: float) -> tuple[Parcel, ...]:
         """Takes a job's cards: of its own team's those that it may have, of nobody, of others, then its own."""
@@ -282,29 +312,62 @@ class Fair:
         debt, at_s = self._debts.get(team, (0.0, now_s))
         return max(0.0, debt - self._entitled[team] * self.pool.size * (now_s - at_s))
 
-    def _within(self, team: str, now_s: float) -> bool:
-        """Whether the bound holds for a team's jobs: what it started so far by the bound is within its entitlement."""
-        if not self.rules.limits_overdue:
-            return True
-        most = most_debt(self.pool, self._entitled[team], self.max_wait_s)
-        return self._debt(team, now_s) < most
-
     def _due_books(self, now_s: float, floor: Floor) -> list[Book]:
         """Cards for the oldest jobs, as many as fit together, at the time when each must start."""
         if not self.rules.bounds_waiting:
             return []
         found: list[Book] = []
         cards = 0
-        until_s = now_s + self.line.longest_s
-        for job in self.line.oldest():
-            due_s = job.submitted_s + self.max_wait_s
-            if due_s >= until_s or len(found) >= _BOOKS or cards + job.need.cards > self.pool.cards:
-                break
-            if not self._within(self._of[job.team], now_s):
-                continue
+        for job, on_credit in self._oldest(now_s + self.line.longest_s - self.near_s, now_s):
             cards += job.need.cards
-            found.append(self._booked(job, due_s, cards, now_s, floor))
+            if cards > self.pool.cards or len(found) >= _BOOKS:
+                break
+            due_s = job.submitted_s + self.near_s
+            found.append(
+                replace(self._booked(job, due_s, cards, now_s, floor), on_credit=on_credit)
+            )
         return found
+
+    def _oldest(self, until_s: float, now_s: float) -> Iterator[tuple[Submission, bool]]:
+        """Jobs submitted before ``until_s`` by age, as far as the bound holds for each team; and if on credit."""
+        jobs = {name: self.line.oldest(name) for name in self.line.teams()}
+        running = {name: self._cards[name] for name in jobs}
+        heap = [entry for name in jobs if (entry := self._next_of(name, jobs[name], until_s))]
+        heapify(heap)
+        credited: set[str] = set()
+        while heap:
+            _, _, name, job = heappop(heap)
+            entitled = self._entitled[name] * self.pool.cards
+            debt = 1.0 if name in credited else self._debt(name, now_s)
+            if self.rules.limits_overdue and not may_go_first(
+                job.need.cards, running[name], entitled, debt
+            ):
+                continue  # and none of its team that are younger
+            on_credit = job.need.cards > entitled
+            if on_credit:
+                credited.add(name)
+            running[name] += job.need.cards
+            yield job, on_credit
+            if entry := self._next_of(name, jobs[name], until_s):
+                heappush(heap, entry)
+
+    @staticmethod
+    def _next_of(
+        name: str, jobs: Iterator[Submission], until_s: float
+    ) -> tuple[float, str, str, Submission] | None:
+        job = next(jobs, None)
+        if job is None or job.submitted_s >= until_s:
+            return None
+        return (job.submitted_s, job.tie, name, job)
+
+    def _late(self, name: str, now_s: float) -> list[Submission]:
+        """The oldest of a team's overdue jobs."""
+        if not self.rules.bounds_waiting:
+            return []
+        late_s = now_s - self.near_s
+        return list(
+            takewhile(lambda job: job.submitted_s <= late_s, islice(self.line.oldest(name), _LATE))
+        )
 
     @staticmethod
     def _booked(job: Submission, due_s: float, cards: int, now_s: float, floor: Floor) -> Book:
@@ -334,19 +397,24 @@ class Fair:
     def _keep(
         self, books: list[Book], heads: list[tuple[str, Submission]], now_s: float, floor: Floor
     ) -> None:
-        """Idle cards that somebody could use are kept for the first job booked, and charged to its team."""
-        if not books or not self.rules.charges_reserves:
+        """Idle cards that somebody could use are kept for whoever is booked there, and charged to its team."""
+        if not self.rules.charges_reserves:
             return
-        first = books[0].job
-        wanted = any(
-            self.line.fitting(name, floor.free, lambda job: job.tie != first.tie) is not None
-            for name, _ in heads
-        )
-        team = self._of[first.team]
-        if wanted:
+        broken: list[int] = []
+
+        def stopped(job: Submission) -> bool:
+            against = self._against(job, books, now_s)
+            if against is not None:
+                broken.append(against)
+            return False
+
+        for name, _ in heads:
+            self.line.fitting(name, floor.free, stopped)
+        if broken:
+            first = books[min(broken)].job
             need = Need(min(floor.free, first.need.cards))
-            self._accounts[team].begin(_RESERVE, rate(need, self.pool), now_s, None)
-            self._kept = (team, first.tie)
+            self._kept = (self._of[first.team], first.tie)
+            self._accounts[self._kept[0]].begin(_RESERVE, rate(need, self.pool), now_s, None)
 
     def _keep_no_longer(self, now_s: float) -> None:
         if self._kept is not None:
@@ -362,25 +430,15 @@ class Fair:
             run.job.tie, team, cards, run.loss_s(now_s), preemptions=again, tie=run.job.tie
         )
 
-    def _taken_back(
-        self,
-        name: str,
-        head: Submission,
-        heads: list[tuple[str, Submission]],
-        now_s: float,
-        floor: Floor,
-    ) -> Pick | None:
+    def _taken_back(self, name: str, head: Submission, now_s: float, floor: Floor) -> Pick | None:
         """Cards for a team below its share from teams beyond theirs, where that gains more than it loses."""
         if not self.rules.takes_back:
             return None
-        active = {each for each, cards in self._cards.items() if cards}
-        active.update(each for each, _ in heads)
-        weights = {each: self._weight(each, now_s) for each in sorted(active)}
-        part = self.pool.cards / sum(weights.values())
-        if self._cards[name] + head.need.cards > weights[name] * part:
+        shares = self._shares(now_s)
+        if self._cards[name] + head.need.cards > shares[name]:
             return None
         saved_s = floor.earliest_s(head.need.cards, now_s) - now_s
-        over = {each: self._cards[each] - weights[each] * part for each in weights}
+        over = {each: self._cards[each] - share for each, share in shares.items()}
         if max(over.values()) < 1:
             return None
         may = [

@@ -32,6 +32,40 @@ class _Size:
         heappush(self.shortest, (job.expected_s, entry))
 
 
+class _Aged:
+    """Jobs by age; what waits no longer is passed over."""
+
+    def __init__(self, waiting: dict[str, Submission]) -> None:
+        self._waiting = waiting
+        self._entries: list[tuple[float, str]] = []
+        self._first = 0
+
+    def add(self, job: Submission) -> None:
+        entry = (job.submitted_s, job.tie)
+        if self._first and entry < self._entries[self._first - 1]:
+            del self._entries[: self._first]
+            self._first = 0
+        insort(self._entries, entry, lo=self._first)
+
+    def __iter__(self) -> Iterator[Submission]:
+        while self._first < len(self._entries) and not self._waits(self._first):
+            self._first += 1
+        if self._first > 64 and self._first * 2 > len(self._entries):
+            del self._entries[: self._first]
+            self._first = 0
+        last = ""
+        for at in range(self._first, len(self._entries)):
+            tie = self._entries[at][1]
+            if tie != last and self._waits(at):  # a job that came back stands here twice
+                last = tie
+                yield self._waiting[tie]
+
+    def _waits(self, at: int) -> bool:
+        submitted_s, tie = self._entries[at]
+        job = self._waiting.get(tie)
+        return job is not None and job.submitted_s == submitted_s
+
+
 class Line:
     """All waiting jobs; each is in it once, under its tie."""
 
@@ -40,8 +74,7 @@ class Line:
         self.longest_s = 0.0  # of any job that ever waited here
         self._sizes: dict[str, dict[int, _Size]] = {}
         self._counts: dict[str, int] = {}
-        self._aged: list[tuple[float, str]] = []
-        self._first = 0
+        self._aged: dict[str, _Aged] = {}
         self._added = 0
         self._heads: dict[str, Submission] = {}
 
@@ -54,10 +87,7 @@ class Line:
         self.longest_s = max(self.longest_s, job.expected_s)
         self._sizes.setdefault(team, {}).setdefault(job.need.cards, _Size()).add(job, self._added)
         self._counts[team] = self._counts.get(team, 0) + 1
-        if self._first and self._aged[self._first - 1 : self._first] > [(job.submitted_s, job.tie)]:
-            del self._aged[: self._first]
-            self._first = 0
-        insort(self._aged, (job.submitted_s, job.tie), lo=self._first)
+        self._aged.setdefault(team, _Aged(self.waiting)).add(job)
 
     def remove(self, job: Submission, team: str) -> None:
         """A job waits no longer."""
@@ -91,22 +121,9 @@ class Line:
                 best = found
         return best[-1] if best else None
 
-    def oldest(self) -> Iterator[Submission]:
-        """The waiting jobs by age."""
-        while self._first < len(self._aged) and not self._waits(self._aged[self._first]):
-            self._first += 1
-        if self._first > 64 and self._first * 2 > len(self._aged):
-            self._aged = [entry for entry in self._aged[self._first :] if self._waits(entry)]
-            self._first = 0
-        last = ""
-        for at in range(self._first, len(self._aged)):
-            tie = self._aged[at][1]
-            if tie in self.waiting and tie != last:  # a job that came back stands here twice
-                last = tie
-                yield self.waiting[tie]
-
-    def _waits(self, entry: tuple[float, str]) -> bool:
-        return entry[1] in self.waiting
+    def oldest(self, team: str) -> Iterator[Submission]:
+        """A team's waiting jobs by age."""
+        return iter(self._aged.get(team, ()))
 
     def _live(self, entry: _Entry) -> bool:
         return self.waiting.get(entry[1]) is entry[-1]

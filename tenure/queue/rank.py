@@ -3,8 +3,8 @@
 Teams go by what they are charged over their weight, the least first; within a team its own priorities,
 deadlines and ages decide, and nothing of that reaches beyond it. Each job that is placed charges its team
 before the next one is chosen, so that jobs which start together are shared out by weight as well.
-A job whose wait comes to the bound goes before all that, oldest first, while its team is within
-what it may start so (:func:`overdue_debt`). docs/queue.md has the rules in words.
+A job whose wait comes near the bound goes before its team's other jobs, and before those of all other teams as far
+as its team's entitlement reaches (:func:`may_go_first`). docs/queue.md has the rules in words.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ _DIGITS = 10
 
 OwnOrder = tuple[int, float, float, str]
 TeamOrder = tuple[float, float, str]
+#: From this part of the bound on a job counts as near it; the rest is the time to find its cards.
+NEAR = 0.875
+#: Jobs near the bound by age before all others of their team.
+_Rank = tuple[int, float, OwnOrder]
 
 
 def own_order(job: Submission) -> OwnOrder:
@@ -83,7 +87,7 @@ def refusal(job: Submission, pool: Pool) -> str | None:
 
 
 def overdue_debt(holds: Iterable[Hold], pool: Pool, entitlement: float, now_s: float) -> float:
-    """What a team still owes for jobs that started by the bound, in card-seconds.
+    """What a team still owes for jobs that the bound started beyond its entitlement, in card-seconds.
 
     Each such start is charged its size, and the debt is paid off at the speed of the team's entitlement.
 
@@ -102,13 +106,18 @@ def overdue_debt(holds: Iterable[Hold], pool: Pool, entitlement: float, now_s: f
     return max(0.0, debt - speed * (now_s - at_s))
 
 
-def most_debt(pool: Pool, entitlement: float, max_wait_s: float) -> float:
-    """Up to this debt the bound holds for a team: what it is entitled to in one bound's time.
+def may_go_first(cards: int, running: float, entitled: float, debt: float) -> bool:
+    """Whether a job near the bound may go before all teams that have used less.
 
-    >>> most_debt(Pool(8), 0.25, 100.0)
-    200.0
+    It may within the cards that its team is entitled to. A gang that is wider than those may too, on credit;
+    until that is paid off no other job of its team goes first.
+
+    >>> may_go_first(2, running=1, entitled=3.2, debt=0.0), may_go_first(2, 2, 3.2, 0.0)
+    (True, False)
+    >>> may_go_first(8, running=3, entitled=3.2, debt=0.0), may_go_first(1, 0, 3.2, debt=1.0)
+    (True, False)
     """
-    return entitlement * pool.size * max_wait_s
+    return debt <= 0 and (running + cards <= entitled or cards > entitled)
 
 
 def order(state: State, now_s: float, limit: int | None = None) -> list[Decision]:
@@ -138,15 +147,20 @@ class _Turns:
         self.entitled = entitlements(state.teams)
         self.without_place: list[Decision] = []
         able = [job for job in sorted(state.waiting, key=lambda j: j.tie) if self._able(job)]
-        self.jobs = _heaps(able, self.of)
+        late_s = now_s - NEAR * state.max_wait_s
+        self.jobs = _heaps(able, self.of, late_s)
         self.debts = {name: self._debt(name) for name in self.jobs}
         self.overdue = [
-            (job.submitted_s, job.tie, job)
-            for job in able
-            if now_s - job.submitted_s >= state.max_wait_s
+            (job.submitted_s, job.tie, job) for job in able if job.submitted_s <= late_s
         ]
         heapify(self.overdue)
+        self.running = dict.fromkeys(self.jobs, 0)
+        for hold in state.holds:
+            name = self.of.get(hold.team, hold.team)
+            if hold.to_s is None and hold.kind == "run" and name in self.running:
+                self.running[name] += hold.need.cards
         self.gone: set[str] = set()
+        self.barred: set[str] = set()  # teams with no more claim by the bound
         self.heap: list[tuple[TeamOrder, str]] = []
         for name in self.jobs:
             self._push(name)
@@ -209,18 +223,24 @@ class _Turns:
         while self.overdue:
             job = heappop(self.overdue)[
                 2
-            ]  # one passed over for its team's debt has no claim this time:
-            name = self.of[job.team]  # a debt only grows within one look
-            most = most_debt(self.state.pool, self.entitled[name], self.state.max_wait_s)
-            if job.tie not in self.gone and self.debts[name] < most:
-                return job
+            ]  # one passed over has no claim this time: its team's cards and
+            name = self.of[job.team]  # debt only grow within one look
+            if job.tie not in self.gone and name not in self.barred:
+                if may_go_first(job.need.cards, *self._first_terms(name)):
+                    return job
+                self.barred.add(name)  # the oldest first, also among a team's own
         return None
+
+    def _first_terms(self, name: str) -> tuple[int, float, float]:
+        return self.running[name], self.entitled[name] * self.state.pool.cards, self.debts[name]
 
     def _take(self, job: Submission, name: str, *, overdue: bool) -> None:
         self.gone.add(job.tie)
         self.charged[name] += job_charge(job, self.state.pool, self.state.half_life_s)
-        if overdue:
+        entitled = self.entitled[name] * self.state.pool.cards
+        if overdue and job.need.cards > entitled:
             self.debts[name] += rate(job.need, self.state.pool) * job.expected_s
+        self.running[name] += job.need.cards
 
     def _said(self, job: Submission, place: int, reason: str) -> Decision:
         name = self.of[job.team]
@@ -242,7 +262,7 @@ class _Turns:
         waited_h = (self.now_s - job.submitted_s) / _HOUR_S
         return (
             f"it has waited {waited_h:.1f} h and the bound is {self.state.max_wait_s / _HOUR_S:g} h, "
-            "so it goes before all that have waited less"
+            "so it goes before those that have waited less"
         )
 
     def _why(self, name: str, job: Submission) -> str:
@@ -260,11 +280,16 @@ class _Turns:
 
 
 def _heaps(
-    jobs: Sequence[Submission], of: Mapping[str, str]
-) -> dict[str, list[tuple[OwnOrder, Submission]]]:
-    found: dict[str, list[tuple[OwnOrder, Submission]]] = {}
+    jobs: Sequence[Submission], of: Mapping[str, str], late_s: float
+) -> dict[str, list[tuple[_Rank, Submission]]]:
+    found: dict[str, list[tuple[_Rank, Submission]]] = {}
     for job in jobs:
-        found.setdefault(of[job.team], []).append((own_order(job), job))
+        rank = (
+            (0, job.submitted_s, own_order(job))
+            if job.submitted_s <= late_s
+            else (1, 0.0, own_order(job))
+        )
+        found.setdefault(of[job.team], []).append((rank, job))
     for entries in found.values():
         entries.sort(key=lambda entry: (entry[0], entry[1].tie))
     return dict(sorted(found.items()))

@@ -36,10 +36,9 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("busy pool, light team", 16, 4, 1.1, 0.3),
-    Setting("busy pool, full team", 16, 4, 1.0, 1.0),
-    Setting("small pool, light team", 4, 4, 1.1, 0.3),
-    Setting("large pool, light team", 64, 7, 1.1, 0.3),
+    Setting("busy pool, light team", 8, 3, 1.1, 0.4),
+    Setting("busy pool, full team", 8, 3, 1.0, 1.0),
+    Setting("large pool, light team", 32, 4, 1.1, 0.3),
 )
 
 

@@ -60,7 +60,7 @@ def test_no_worker_sees_them(tmp_path: Path) -> None:
 
 FILES = sorted(path.name for path in POLICIES.glob("*.json"))
 IAM = ("researcher.json", "deployer.json", "live-reader.json")
-PLACEHOLDERS = {"BUCKET", "PREFIX", "ACCOUNT", "PARENT_ACCESS_KEY_ID"}
+PLACEHOLDERS = {"BUCKET", "PREFIX", "ACCOUNT", "PARENT_ACCESS_KEY_ID", "TEAM"}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -177,15 +177,30 @@ def test_what_can_never_start_is_refused_in_words() -> None:
     assert all(each.place is None for each in said.values())
 
 
-def test_an_overdue_job_goes_first_while_its_team_is_within_its_entitlement() -> None:
+def test_an_overdue_job_goes_first_as_far_as_its_teams_entitlement_reaches() -> None:
     used = Hold("b", "old", 0.0, 90 * HOUR, Need(8))
     old = [Submission(f"b{n}", "b", 0.0, duration_s=50 * HOUR) for n in range(5)]
     new = [Submission(f"a{n}", "a", 95 * HOUR, duration_s=HOUR) for n in range(3)]
     state = State(POOL, TEAMS, (*old, *new), (used,), max_wait_s=100 * HOUR)
     said = [each.team for each in order(state, 100 * HOUR)]
-    # b may start 1/4 of 8 cards for 100 h so: 200 card-hours, four jobs of 50 h; the fifth waits its turn.
-    assert said == ["b"] * 4 + ["a"] * 3 + ["b"]
+    # b is entitled to 2 of 8 cards: two jobs; the others wait for b's turn.
+    assert said == ["b"] * 2 + ["a"] * 3 + ["b"] * 3
     assert "it has waited 100.0 h and the bound is 100 h" in order(state, 100 * HOUR)[0].reason
+    wide = tuple(replace(job, need=Need(4)) for job in old)  # a gang wider than that goes on credit
+    state = replace(state, waiting=(*wide, *new))
+    assert [each.team for each in order(state, 100 * HOUR)] == ["b"] + ["a"] * 3 + ["b"] * 4
+    owed = Hold("b", "credit", 95 * HOUR, 96 * HOUR, Need(8), 50 * HOUR, overdue=True)
+    said = [each.team for each in order(replace(state, holds=(used, owed)), 98 * HOUR)]
+    assert said == ["a"] * 3 + ["b"] * 5
+    said = [each.team for each in order(replace(state, holds=(used, owed)), 99 * HOUR)]
+    assert said == ["b"] + ["a"] * 3 + ["b"] * 4  # 8 card-hours are paid off by 2 cards in 4 h
+
+
+def test_a_job_near_the_bound_goes_before_its_teams_own_priorities() -> None:
+    jobs = (Submission("low", "a", 0.0, priority=-9), Submission("high", "a", 50.0, priority=9))
+    state = State(Pool(1), (Team("a"), Team("b")), jobs, max_wait_s=100.0)
+    assert [said.job for said in order(state, 87.0)] == ["high", "low"]
+    assert [said.job for said in order(state, 87.5)] == ["low", "high"]
 
 
 def test_the_debt_of_overdue_starts_is_paid_off_at_the_speed_of_the_entitlement() -> None:

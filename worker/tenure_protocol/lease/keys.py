@@ -189,6 +189,7 @@ def ledger(writer: str, job: str, number: int, outcome: str) -> str:
 
 
 SUBMISSIONS = "submissions/"
+POOLS = "pools/"  # what dispatchers and the agents of own machines tell each other
 
 
 def submission(team: str, digest: str) -> str:
