@@ -50,7 +50,7 @@ CARDS = ("cpu", T4)  # Modal has two kinds of sandboxes: without a GPU and with 
 SLEEP = "import time; time.sleep(60)"
 CREATE = {"cpu": "SandboxCreateV2", T4: "SandboxCreate"}
 Make = Callable[..., ModalPlatform]
-until = partial(waiting.until, for_s=60.0)
+until = partial(waiting.until, for_s=240.0)
 
 
 @pytest.fixture
@@ -202,8 +202,8 @@ def test_without_a_lock_the_image_is_the_plain_one(modal: ModalEmulator) -> None
 
 
 def test_an_image_that_is_still_being_built_is_there_later(modal: ModalEmulator) -> None:
-    modal.build_s = 1.5
-    one = platform(deadline_s=0.7)
+    modal.build_s = 8.0
+    one = platform(deadline_s=4.0)
     until(lambda: not _fails(lambda: one.running("")))  # imports the SDK
     with pytest.raises(Unreachable, match="nothing was launched") as caught:
         one.create(order())
@@ -280,7 +280,7 @@ def test_a_create_that_waits_for_a_gpu_is_bounded_and_found_by_its_name(
     modal: ModalEmulator,
 ) -> None:
     modal.capacity, modal.queues = 0, True
-    one = platform(T4, deadline_s=5.0)
+    one = platform(T4, deadline_s=10.0)
     one.running("")  # imports the SDK
     handle = made(one, order())
     assert modal.asked("SandboxGetTaskId") and not modal.machines.all
@@ -293,7 +293,7 @@ def test_a_create_that_waits_for_a_gpu_is_bounded_and_found_by_its_name(
 
 def test_one_that_waits_for_a_gpu_can_be_ended(modal: ModalEmulator) -> None:
     modal.capacity, modal.queues = 0, True
-    one = platform(T4, deadline_s=5.0)
+    one = platform(T4, deadline_s=10.0)
     one.running("")
     closed(one, made(one, order()))
     modal.capacity = 1
@@ -311,7 +311,7 @@ def test_one_that_waits_for_a_gpu_outlives_the_process_that_asked(modal: ModalEm
         from tenure.dispatch.contract import Unreachable
         from tenure_protocol.clock import SYSTEM
         ModalPlatform(ModalConfig(card="Tesla T4"), SYSTEM).find("tenure-b")
-        one = ModalPlatform(ModalConfig(card="Tesla T4", deadline_s=5.0), SYSTEM)
+        one = ModalPlatform(ModalConfig(card="Tesla T4", deadline_s=10.0), SYSTEM)
         try:
             one.create(Order("tenure-a", "", "cGFja2V0", "sleep 60", 1))
         except Unreachable:

@@ -65,8 +65,9 @@ def pid_of(folder: Path, ladder: Ladder, attempt: int, rank: int) -> int:
 
 
 def test_two_ranks_train_and_one_holds(tmp_path: Path, make_ladder: Make) -> None:
+    """And what a rank forks obeys it: a worker of a pool is ended by SIGTERM, and waited for without an end."""
     ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
-    w = followed(ladder, job(ladder))
+    w = followed(ladder, job(ladder, forks=True))
     assert w.phase == "finished" and w.exit_code == 0, w
     assert w.result == {"total": TOTAL} and w.attempt == 1
     assert w.pointer
@@ -117,13 +118,6 @@ def test_sigterm_gives_one_last_milestone_and_leaves_no_rank(
     assert not any(bears(pid, "TENURE_JOB", ident) for pid in pids)
     w = followed(ladder, ident)
     assert w.phase == "finished" and w.attempt == 2 and w.result == {"total": TOTAL}
-
-
-def test_what_a_rank_forks_obeys_sigterm(tmp_path: Path, make_ladder: Make) -> None:
-    """A worker of a pool or of a loader is ended by SIGTERM, and waited for without an end."""
-    ladder = make_ladder(tmp_path, cards=2, claim_window_s=120.0)
-    w = followed(ladder, job(ladder, forks=True))
-    assert w.phase == "finished" and w.result == {"total": TOTAL}, w.reason
 
 
 @pytest.mark.parametrize("whole_session", [False, True])
