@@ -474,6 +474,7 @@ def test_why_tells_how_many_cards_would_pay_for_a_job_that_runs_on_several(
     for name, rung in list(shop.dispatcher.rungs.items()):
         wider = replace(rung, capacity=replace(rung.capacity, cards=4))
         shop.dispatcher.rungs[name] = wider  # type: ignore[index]
+    assert cards_line(shop.dispatcher, shop.view(), "spot", clock) == "", "whatever the machine has"
     two = replace(shop.view(), cards=2)
     pressed = replace(two, deadline_s=clock.monotonic_s() + 15 * H)  # it needs 22 h on two
     told = cards_line(shop.dispatcher, pressed, "spot", clock)
