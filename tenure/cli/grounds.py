@@ -7,15 +7,18 @@ from dataclasses import asdict, dataclass, field
 
 from tenure.cli.status import LOOK_EVERY_S, QUOTA_WAIT_S, Progress, is_awaited, phase_of
 from tenure.dispatch.decide import JobView
+from tenure.dispatch.foretell import Foreseen
 from tenure.dispatch.history import History, read_observations, running_costs
 from tenure.dispatch.ledger import read_ledger
 from tenure.dispatch.loop import Dispatcher, Tick
-from tenure.dispatch.quality import Pace, Usual
+from tenure.dispatch.quality import UNKNOWN_START_S, Pace, Usual
 from tenure.dispatch.quota import Left
 from tenure.dispatch.rows import Place, believable
 from tenure.dispatch.spending import Spent
 from tenure.dispatch.timers import Milestones, milestone_interval_s
 from tenure.plan.advise import Advice
+from tenure.plan.learn import rescale
+from tenure.plan.objective import Limits, Weights
 from tenure_protocol.clock import Clock
 from tenure_protocol.codec import Corrupt
 from tenure_protocol.fingerprint import compare, refusing, telling
@@ -222,6 +225,40 @@ def milestones_line(dispatcher: Dispatcher, view: JobView, grounds: Grounds) -> 
         f"milestones: its plan has one in {told['every_steps']} steps ({told['every_s']:.0f} s), one in "
         f"{told['best_steps']} ({best.interval_s:.0f} s) would cost least: {best.reason}"
     )
+
+
+def cards_line(dispatcher: Dispatcher, view: JobView, rung_name: str, clock: Clock) -> str:
+    """How many cards of a machine would pay for what is left, in words; '' where nothing can be said.
+
+    Of a job that runs on several, and has told how long it is: what it takes on n of them is by alpha, as such
+    work on such machines has shown it. Its cards are in its id, so nobody changes them under way.
+    """
+    pace, rung = view.pace, dispatcher.rungs.get(rung_name)
+    if pace is None or pace.guessed or pace.left_s is None or rung is None or view.cards < 2:
+        return ""
+    foreseen = Foreseen(dispatcher.rungs, dispatcher.observatory)
+    foreseen.at(clock.monotonic_s())
+    law = foreseen.law((rung.runner_name, dispatcher.observatory.card_of(rung)), pace.work)
+    counts = range(1, max(rung.capacity.cards, view.cards) + 1)
+    if law is None or len(counts) < 2:
+        return ""
+    per_h = rung.price.per_h / len(counts) if rung.price else 0.0
+    due_s = None if view.deadline_s is None else max(1.0, view.deadline_s - clock.monotonic_s())
+    start_s = dispatcher.observatory.start_s(rung.name) or UNKNOWN_START_S
+    best = rescale(
+        view.cards,
+        counts,
+        law.alpha,
+        pace.left_s,
+        per_h,
+        start_s,
+        Weights(1.0, 1.0, 0.0),
+        Limits(deadline_s=due_s),
+    )
+    if best.cards == view.cards:
+        return f"cards: {best.reason}"
+    words = f"`cards: {best.cards}` in its plan is for jobs that are enlisted later"
+    return f"cards: {best.reason}; {words}"
 
 
 def _known(numbers: Numbers) -> Numbers:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import typer
 
 from tenure.cli import outlook, screen
-from tenure.cli.grounds import Grounds, look, milestones_line, moved, numbers_of
+from tenure.cli.grounds import Grounds, cards_line, look, milestones_line, moved, numbers_of
 from tenure.cli.status import STOPPED, UNKNOWN
 from tenure.cli.workplace import Config, JobName, Json, Workplace, find_job, open_workplace
 from tenure.dispatch import copies
@@ -93,6 +93,7 @@ def explain(place: Workplace, job: str) -> Answer:
     action, now = _decided(tick, view, history)
     pair = copies.told(dispatcher.world, job)
     hints = [pair, outlook.no_room(place.store.url), milestones_line(dispatcher, view, grounds)]
+    hints.append(cards_line(dispatcher, view, rung, SYSTEM))
     if action == "launch" and any(
         isinstance(a, Launch) and a.job == job for a, _ in tick.decisions
     ):

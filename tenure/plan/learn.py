@@ -1,10 +1,9 @@
-"""What to try, what to believe of rungs that are alike, and what weights and cards to go on with.
+"""What to try, what to believe of rungs that are alike, and how many cards to go on with.
 
 * A probe on a new card is worth its price when it may change the choice: the expected value of its
   information (Raiffa and Schlaifer 1961) under the throughput's prior, in closed form for a log-normal.
 * Among like rungs the next job goes where a draw from what is believed of each costs least (Thompson 1933;
   Russo et al. 2018): rungs that nobody knows are tried as often as they may be the best, and no oftener.
-* Weights of the objective move by bounded factors towards what plans missed (Arora, Hazan and Kale 2012).
 * A card is added or removed where n^alpha says that the plan gains more than the restart costs.
 
 Nothing here draws entropy: a seed is passed in, and equal seeds give equal choices.
@@ -23,10 +22,6 @@ from tenure.plan.throughput import check_alpha
 
 #: What a rung costs for one unit of work, before it is tried: log-standard deviation, worth so many jobs.
 PRIOR_LOG_SD, PRIOR_JOBS = 0.5, 1.0
-#: Weights move by at most MOST_STEP after one plan, and never further than MOST_DRIFT from the user's.
-STEP, MOST_STEP, MOST_DRIFT = 0.5, 1.5, 4.0
-#: A plan that is so close to what was promised moves nothing.
-_NEAR = 0.05
 #: Cards are added or removed for a gain of at least this part of J.
 CARDS_MARGIN = 0.05
 _NORMAL = NormalDist()
@@ -182,101 +177,6 @@ def _drawn(arm: Arm, seed: int) -> float:
     rng = random.Random(f"{seed}/{arm.rung}")
     variance = squares / (2 * rng.gammavariate(freedom / 2, 1.0))
     return math.exp(rng.gauss(mean, math.sqrt(variance / worth)))
-
-
-# -------------------------------------------------------------------------------- weights
-
-
-@dataclass(frozen=True)
-class Achieved:
-    """What one plan came to, beside what it was held to; ``None`` where nothing was promised."""
-
-    time_s: float
-    cost: float
-    promised_s: float | None = None  # the deadline, else the predicted time
-    budget: float | None = None  # or the predicted cost
-    lost_work: float = 0.0  # part of the work that was done twice
-    allowed_loss: float = 0.05
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """The weights to go on with, normalised, and why."""
-
-    weights: Weights
-    reason: str
-
-
-def adapt(weights: Weights, users: Weights, achieved: Achieved) -> Adapted:
-    """Weights after a plan: what it missed counts more, by ``exp(STEP * miss)``, at most :data:`MOST_STEP`.
-
-    A miss is relative (time / promised - 1) and for certainty the part of work lost beyond what is allowed.
-    What was missed by under 5 % moves nothing, and what was kept amply moves a weight back
-    towards the user's own, never beyond it. No two weights drift more than :data:`MOST_DRIFT` times apart
-    from what they are to each other by the user's; one that the user set to 0 stays 0.
-
-    >>> late = adapt(Weights(1, 1, 1), Weights(1, 1, 1), Achieved(15_000, 5, promised_s=10_000, budget=10))
-    >>> late.weights.time > late.weights.cost
-    True
-    >>> late.reason
-    'time counts 1.28 times as much: the plan took 50 % more than was promised'
-    """
-    misses = {
-        "time": _miss(achieved.time_s, achieved.promised_s),
-        "cost": _miss(achieved.cost, achieved.budget),
-        "reliability": (achieved.lost_work - achieved.allowed_loss)
-        if achieved.lost_work > achieved.allowed_loss
-        else -_NEAR * 2,
-    }
-    own = dict(zip(misses, users.normalised, strict=True))
-    now = dict(zip(misses, weights.normalised, strict=True))
-    kept = [name for name in misses if own[name] > 0]
-    # as multiples of the user's own, of which the least is 1: only their ratios mean anything
-    least = min(now[name] / own[name] for name in kept)
-    drifts = {name: now[name] / own[name] / least if least else 1.0 for name in kept}
-    said = []
-    for name in kept:
-        miss = misses[name]
-        if miss is None or abs(miss) <= _NEAR:
-            continue
-        moved = _moved(drifts[name], miss)
-        if abs(moved / drifts[name] - 1) > 1e-9:
-            said.append(
-                f"{name} counts {moved / drifts[name]:.2f} times as much: {_missed(name, miss)}"
-            )
-        drifts[name] = moved
-    made = {name: own[name] * drifts.get(name, 0.0) for name in misses}
-    total = math.fsum(made.values())
-    return Adapted(
-        Weights(*(made[name] / total for name in ("time", "cost", "reliability"))),
-        "; ".join(said) or "the plan kept what it promised: the weights stay",
-    )
-
-
-def _miss(came_to: float, promised: float | None) -> float | None:
-    return came_to / promised - 1 if promised else None
-
-
-def _moved(drift: float, miss: float) -> float:
-    """A weight's drift from the user's, 1 to MOST_DRIFT, after a miss (above 0) or where all was kept."""
-    most = math.log(MOST_STEP)
-    factor = math.exp(min(max(STEP * miss, -most), most))
-    return min(max(drift * factor, 1.0), MOST_DRIFT)
-
-
-def _missed(name: str, miss: float) -> str:
-    if name == "reliability":
-        return (
-            f"{100 * miss:.0f} % more work was lost than is allowed"
-            if miss > 0
-            else "little was lost"
-        )
-    what = "took" if name == "time" else "cost"
-    return (
-        f"the plan {what} {100 * miss:.0f} % more than was promised"
-        if miss > 0
-        else f"the plan {what} {-100 * miss:.0f} % less than was promised"
-    )
 
 
 # ---------------------------------------------------------------------------------- cards

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tenure.cli.grounds import Grounds, numbers_of
+from tenure.cli.grounds import Grounds, cards_line, numbers_of
 from tenure.dispatch import decide
 from tenure.dispatch.history import read_history
 from tenure.dispatch.ladder import Price, Rung
@@ -440,6 +440,10 @@ def test_a_probe_that_would_come_too_late_is_none(clock: FakeClock) -> None:
         assert (view.job in found) is probed
     critical = replace(plain, critical=True)
     assert tries.advised([critical], {view.job: left}, {view.job: ""}, most_s - 1.0) == {}
+    other = replace(plain, job="other")
+    on = {view.job: "", "other": "new"}
+    lefts = {view.job: left, "other": left}
+    assert tries.advised([plain, other], lefts, on, most_s - 1.0) == {}, "one is there already"
 
 
 def test_among_like_rungs_each_job_has_a_draw_of_its_own_until_all_are_known(
@@ -452,5 +456,31 @@ def test_among_like_rungs_each_job_has_a_draw_of_its_own_until_all_are_known(
     assert before == [each.order for each in shop.advices()], "a draw is by the job's id"
     firsts = [order[0] for order in before]
     assert 3 <= firsts.count("new") <= 36 and firsts.count("seen") >= 3 and tried
-    shop.dispatcher._sight._planner._tries._is_known = lambda *_: True  # type: ignore[method-assign]
-    assert len({each.order for each in shop.advices()}) == 1
+    tries, views = shop.dispatcher._sight._planner._tries, [shop.view(n) for n in range(1, 40)]
+    drawn = [tries._draw(view, {"seen"}, {"seen": [], "new": []}) for view in views]
+    assert {each.order[0] for each in drawn if each} == {"seen", "new"}
+    assert not any(tries._draw(view, {"seen", "new"}, {"seen": [], "new": []}) for view in views)
+    rung = shop.dispatcher.rungs["new"]
+    shop.dispatcher.rungs["new"] = replace(rung, price_class="spot")  # type: ignore[index]
+    assert not any(tries._draw(view, {"seen"}, {"seen": [], "new": []}) for view in views)
+
+
+def test_why_tells_how_many_cards_would_pay_for_a_job_that_runs_on_several(
+    clock: FakeClock,
+) -> None:
+    shop = Shop(clock)
+    trained(shop)
+    assert cards_line(shop.dispatcher, shop.view(), "spot", clock) == "", "one that runs on one"
+    for name, rung in list(shop.dispatcher.rungs.items()):
+        wider = replace(rung, capacity=replace(rung.capacity, cards=4))
+        shop.dispatcher.rungs[name] = wider  # type: ignore[index]
+    assert cards_line(shop.dispatcher, shop.view(), "spot", clock) == "", "whatever the machine has"
+    two = replace(shop.view(), cards=2)
+    pressed = replace(two, deadline_s=clock.monotonic_s() + 15 * H)  # it needs 22 h on two
+    told = cards_line(shop.dispatcher, pressed, "spot", clock)
+    assert "cards: 2 cards take 22.2 h" in told and "breaks a limit that 4 cards take" in told, told
+    assert told.endswith("`cards: 4` in its plan is for jobs that are enlisted later")
+    calm = cards_line(shop.dispatcher, two, "spot", clock)
+    assert (calm.startswith("cards: 2 cards take") and "plan" not in calm) or "J falls" in calm
+    assert cards_line(shop.dispatcher, replace(two, pace=None), "spot", clock) == ""
+    assert cards_line(shop.dispatcher, two, "gone", clock) == ""
