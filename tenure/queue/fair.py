@@ -215,7 +215,9 @@ class Fair:
             if taken is not None:
                 return taken
             if floor.free:
-                books = [*books, self._booked(head, 0.0, head.need.cards, now_s, floor)]
+                # Cards that its team had are not kept for it before the others were asked.
+                cards = head.need.cards + self._barred(head)
+                books = [*books, self._booked(head, 0.0, head.need.cards, now_s, floor, cards)]
         if floor.free:
             found = self._fitting(heads, books, now_s, floor)
             if found is not None:
@@ -245,7 +247,7 @@ class Fair:
             against = self._against(job, books, now_s)
             if against is not None:
                 endangered.add(against)
-            return against is None and (own_too or self._others(job, now_s, floor))
+            return against is None and (own_too or self._others(job, floor))
 
         late = (job for job in self._late(name, now_s) if job.need.cards <= floor.free and ok(job))
         usual = next(late, None) or self.line.fitting(name, floor.free, ok)
@@ -259,19 +261,15 @@ class Fair:
 
     # ------------------------------------------------------------------ cards that were just given back
 
-    def _others(self, job: Submission, now_s: float, floor: Floor) -> bool:
-        """Whether it fits without cards that its own team had when it was submitted, and has just given back.
+    def _others(self, job: Submission, floor: Floor) -> bool:
+        """Whether it fits without the cards that its own team had when it was submitted, and has just given back."""
+        return job.need.cards <= floor.free - self._barred(job)
 
-        Where its team is below its share it would at once take such a card back from whoever got it, at the price of
-        a restart; so it may have it, unless it would wait no longer than that for another one.
-        """
+    def _barred(self, job: Submission) -> int:
+        if not self.rules.own_cards_go_round:
+            return 0
         team = self._of[job.team]
-        own = sum(p.cards for p in self._back if p.team == team and p.since_s < job.submitted_s)
-        if job.need.cards <= floor.free - own:
-            return True
-        waits_s = floor.earliest_s(job.need.cards + own, now_s) - now_s
-        within = self._cards[team] + job.need.cards <= self._shares(now_s)[team]
-        return self.rules.takes_back and within and waits_s > job.restart_s
+        return sum(p.cards for p in self._back if p.team == team and p.since_s < job.submitted_s)
 
     def _shares(self, now_s: float) -> dict[str, float]:
         """Cards that each team is due while all that wait or run share the pool by their weights."""
@@ -370,9 +368,11 @@ class Fair:
         )
 
     @staticmethod
-    def _booked(job: Submission, due_s: float, cards: int, now_s: float, floor: Floor) -> Book:
-        """``cards``: of the job and of those that are booked before it."""
-        at_s = max(due_s, floor.earliest_s(cards, now_s))
+    def _booked(
+        job: Submission, due_s: float, cards: int, now_s: float, floor: Floor, wait_for: int = 0
+    ) -> Book:
+        """``cards``: of the job and of those that are booked before it; kept once ``wait_for`` are free."""
+        at_s = max(due_s, floor.earliest_s(max(cards, min(wait_for, floor.cards)), now_s))
         return Book(job, at_s, floor.free_at(at_s) - cards)
 
     @staticmethod
@@ -446,7 +446,8 @@ class Fair:
             for each, surplus in over.items()
             if surplus >= 1
             for tie in self._runs[each]
-            if floor.running[tie].job.need.cards <= surplus
+            # What has only just begun is no cheaper a victim for that: its cards were another's a moment ago.
+            if floor.running[tie].job.need.cards <= surplus and floor.running[tie].from_s < now_s
         ]
         victims = self._within_surplus(may, over, head.need.cards - floor.free)
         if not worth_it(victims, head.need.cards, saved_s):

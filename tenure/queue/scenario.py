@@ -251,6 +251,8 @@ class _Past:
         owner = self._team.get(job)
         if owner is None:
             hint = did_you_mean(job, self._team)
+            if not hint.startswith("did"):
+                hint = "submit it first"  # and not the names of ten thousand others
             raise self._error(n, key, f"no job {job!r} was submitted before; {hint}")
         if owner != event.team:
             raise self._error(
