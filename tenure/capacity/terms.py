@@ -19,7 +19,7 @@ MOST = 1e15
 MOST_COUNT = 1_000_000_000
 #: Sums of shares and of probabilities: 0.333333 three times is 1.
 SUM_OFF_BY = 1e-5
-#: Times that are equal but for rounding: 3 x (7.2 + 0.8) s keeps a deadline of 24 s.
+#: Times that are equal but for rounding: 3 x (0.1 + 0.2) s keeps a deadline of 0.9 s.
 _ROUNDING = 1e-9
 
 
@@ -82,7 +82,7 @@ def ratio(part: float, whole: float) -> float | None:
 def in_time(seconds: float, deadline_s: float) -> bool:
     """Whether what takes ``seconds`` keeps the deadline; it may end at the deadline itself.
 
-    >>> in_time(3 * (7.2 + 0.8), 24), in_time(24.001, 24)
+    >>> in_time(3 * (0.1 + 0.2), 0.9), in_time(0.9001, 0.9)
     (True, False)
     """
     return seconds <= deadline_s + _ROUNDING * max(seconds, deadline_s)

@@ -223,9 +223,10 @@ def test_a_preparation_that_does_not_fit_delays_the_tool(tmp_path: Path) -> None
 
 
 def test_a_deadline_may_be_met_to_the_second(tmp_path: Path) -> None:
-    text = re.sub(r"model_s: 9, tool_s: 1", "model_s: 7.2, tool_s: 0.8", DEMAND)
-    assert answer(tmp_path, text + "deadline_s: 24\n")["in_time_share"] == 1
-    assert answer(tmp_path, text + "deadline_s: 23.9\n")["in_time_share"] == 0
+    text = re.sub(r"model_s: 9, tool_s: 1", "model_s: 0.1, tool_s: 0.2", DEMAND)
+    assert 3 * (0.1 + 0.2) > 0.9  # as floating point has it
+    assert answer(tmp_path, text + "deadline_s: 0.9\n")["in_time_share"] == 1
+    assert answer(tmp_path, text + "deadline_s: 0.899\n")["in_time_share"] == 0
 
 
 RESIDENCY = """\
@@ -354,7 +355,10 @@ def test_a_cache_that_never_pays(tmp_path: Path) -> None:
     text = "{kind: cache, calls: 3, prefix_tokens: 10, new_tokens: 0, prices: {input: 1, write: 2, read: 1}}"
     told = answer(tmp_path, text)
     assert told["calls_to_pay_off"] is None and told["saved_usd"] < 0
-    assert answer(tmp_path, text.replace("write: 2", "write: 0.5"))["calls_to_pay_off"] == 1
+    cheap = text.replace("write: 2", "write: 0.5")
+    assert answer(tmp_path, cheap)["calls_to_pay_off"] == 1
+    nothing = cheap.replace("prefix_tokens: 10", "prefix_tokens: 0")
+    assert answer(tmp_path, nothing)["calls_to_pay_off"] is None
 
 
 # ---------------------------------------------------------------------------------------------- timeline
@@ -446,11 +450,11 @@ def test_what_has_no_timeline(tmp_path: Path) -> None:
     assert "tool_cpu_s is 3 and tool_s is 0" in says(
         DEMAND.replace("tool_s: 1", "tool_s: 0, tool_cpu_s: 3")
     )
+    nowhere = str(tmp_path / "none" / "t.svg")
     two = complaint(
-        "capacity", str(EXAMPLES / "11-9-variants.yaml"), "--timeline", "even", "--svg", "x"
+        "capacity", str(EXAMPLES / "11-9-variants.yaml"), "--timeline", "even", "--svg", nowhere
     )
     assert "--svg draws one demand scenario and there are 5" in two.err
-    nowhere = str(tmp_path / "none" / "t.svg")
     gone = complaint("capacity", str(CHOSEN), "--timeline", "even", "--svg", nowhere)
     assert "t.svg: cannot be written" in gone.err and gone.code == 2
 
@@ -540,6 +544,8 @@ def test_the_scenario_of_a_list_is_named(tmp_path: Path) -> None:
     assert "s.yaml:10: scenario 2 (retries): nodes.first.outcomes: the prob" in refusal(
         tmp_path, both
     )
+    other = "- " + DEMAND.replace("\n", "\n  ").rstrip() + "\n\n- 1\n"
+    assert "s.yaml:7: scenario 2: a scenario is a section" in refusal(tmp_path, other)
     listed = json.dumps([yaml.safe_load(DEMAND), yaml.safe_load(bad)], indent="\t")
     assert "scenario 2 (retries): nodes.first.outcomes" in refusal(tmp_path, listed, name="s.json")
     twice = '{\n\t"kind": "move", "kind": "move"}'
