@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -77,6 +78,9 @@ def hostile(seaweed: Callable[[], server.Seaweed]) -> Iterator[Callable[[], Host
         yield get
 
 
+_WRITES_NO_BYTECODE = sys.dont_write_bytecode
+
+
 def pytest_collection() -> None:
     """Each process of the suite imports a share of the test files before it collects them all.
 
@@ -85,6 +89,7 @@ def pytest_collection() -> None:
     read. All begin at the same time; in the same order each would do all of it.
     """
     gc.disable()  # what is made here lives to the end of the process
+    sys.dont_write_bytecode = False  # for as long as nothing but the checkout is imported
     name = os.environ.get("PYTEST_XDIST_WORKER")
     if name is None:
         return
@@ -99,6 +104,7 @@ def pytest_collection_finish() -> None:
     """From here on no collection of garbage looks again at six thousand tests and all they import."""
     gc.freeze()
     gc.enable()
+    sys.dont_write_bytecode = _WRITES_NO_BYTECODE
 
 
 #: What waits longest is begun first, so that no process of the suite is left alone with it at the end.
