@@ -81,7 +81,7 @@ def hostile(seaweed: Callable[[], server.Seaweed]) -> Iterator[Callable[[], Host
 _WRITES_NO_BYTECODE = sys.dont_write_bytecode
 
 
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Each process of the suite imports a share of the test files before it collects them all.
 
     pytest rewrites their assertions when they are imported: 12 s of CPU for all of them, two thirds
@@ -90,10 +90,9 @@ def pytest_collection() -> None:
     """
     gc.disable()  # what is made here lives to the end of the process
     sys.dont_write_bytecode = False  # for as long as nothing but the checkout is imported
-    name = os.environ.get("PYTEST_XDIST_WORKER")
-    if name is None:
+    name, here = os.environ.get("PYTEST_XDIST_WORKER"), Path(__file__).parent
+    if name is None or here not in [Path(each).resolve() for each in session.config.args]:
         return
-    here = Path(__file__).parent
     number, count = int(name.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     for file in sorted(here.rglob("test_*.py"))[number::count]:
         with suppress(Exception):  # whatever is wrong with it, the collection says
