@@ -34,8 +34,6 @@ debian:
 	fi
 
 # Four processes on two cores: half of the tests wait, for other processes and for leases to end.
-# Byte code is kept: else each of them, and each of the hundreds of processes that tests start, compiles all anew.
-test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) debian
 	@echo "== test"
 	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder

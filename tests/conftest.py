@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -77,7 +78,10 @@ def hostile(seaweed: Callable[[], server.Seaweed]) -> Iterator[Callable[[], Host
         yield get
 
 
-def pytest_collection() -> None:
+_WRITES_NO_BYTECODE = sys.dont_write_bytecode
+
+
+def pytest_collection(session: pytest.Session) -> None:
     """Each process of the suite imports a share of the test files before it collects them all.
 
     pytest rewrites their assertions when they are imported: 12 s of CPU for all of them, two thirds
@@ -85,10 +89,10 @@ def pytest_collection() -> None:
     read. All begin at the same time; in the same order each would do all of it.
     """
     gc.disable()  # what is made here lives to the end of the process
-    name = os.environ.get("PYTEST_XDIST_WORKER")
-    if name is None:
+    sys.dont_write_bytecode = False  # for as long as nothing but the checkout is imported
+    name, here = os.environ.get("PYTEST_XDIST_WORKER"), Path(__file__).parent
+    if name is None or here not in [Path(each).resolve() for each in session.config.args]:
         return
-    here = Path(__file__).parent
     number, count = int(name.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     for file in sorted(here.rglob("test_*.py"))[number::count]:
         with suppress(Exception):  # whatever is wrong with it, the collection says
@@ -99,6 +103,7 @@ def pytest_collection_finish() -> None:
     """From here on no collection of garbage looks again at six thousand tests and all they import."""
     gc.freeze()
     gc.enable()
+    sys.dont_write_bytecode = _WRITES_NO_BYTECODE
 
 
 #: What waits longest is begun first, so that no process of the suite is left alone with it at the end.

@@ -382,7 +382,7 @@ def test_nobody_there_is_unreachable_and_was_not_heard(
 
 
 def test_a_call_that_hangs_ends_at_its_deadline(vast: VastEmulator) -> None:
-    rented = platform(deadline_s=4.0)
+    rented = platform(deadline_s=10.0)
     rented.find(NAME)
     vast.hang("create", applied=True)
     failed = failure(lambda: rented.create(order()))

@@ -119,6 +119,9 @@ def test_code_unpacked_elsewhere_has_the_same_digest_and_nothing_else_came(
         sys, "path", [*paths, *(p for p in sys.path if not p.startswith(str(root)))]
     )
     forget("shop_")
+    monkeypatch.setattr(
+        sys, "dont_write_bytecode", True
+    )  # this process imports it, a machine does not
     again = code.own_code(SHOP)
     assert again.digest == own.digest
     assert arrived.strangers(there, [file.path for file in again.files]) == []
@@ -414,16 +417,17 @@ def test_data_that_is_cut_in_the_middle_goes_on_where_it_stopped(tmp_path: Path)
 def test_a_content_is_fetched_once_by_all_attempts_of_a_machine(tmp_path: Path) -> None:
     store = holding(Cut())
     assert isinstance(store, Cut)
-    for name in ("one", "two"):
-        fetcher(store, tmp_path / "cache").put(SHA256, len(BODY), tmp_path / name)
-        asked = len(store.starts)
-    assert (tmp_path / "two").read_bytes() == BODY
+    fetcher(store, tmp_path / "cache").put(SHA256, len(BODY), tmp_path / "one")
+    asked = len(store.starts)  # as many parts as this machine's speed makes of it
+    fetcher(store, tmp_path / "cache").put(SHA256, len(BODY), tmp_path / "two")
+    assert (tmp_path / "two").read_bytes() == BODY and len(store.starts) == asked
     held = tmp_path / "cache" / SHA256
     assert held.stat().st_mode & 0o777 == 0o400, "of the jobs of a machine none writes to it"
     held.unlink()
     held.write_bytes(b"spoiled")
     fetcher(store, tmp_path / "cache").put(SHA256, len(BODY), tmp_path / "three")
-    assert (tmp_path / "three").read_bytes() == BODY and len(store.starts) == 2 * asked
+    assert (tmp_path / "three").read_bytes() == BODY
+    assert store.starts[asked] == 0, "it is fetched anew, from its beginning"
 
 
 def test_two_jobs_of_one_machine_fetch_a_content_once(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Ranks:
         import torch.distributed as dist
 
         rank = int(os.environ["RANK"])
-        dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=300))
         if "note" in config:  # for the test: which process is which rank
             folder = Path(str(config["note"]))
             (folder / f"{tenure.attempt}-{rank}").write_text(str(os.getpid()))
