@@ -8,7 +8,7 @@ from itertools import pairwise, permutations, product
 from math import inf, isclose
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import UsageError
@@ -402,7 +402,7 @@ def test_no_budget_deadline_quota_or_place_is_ever_broken(
 
 
 @given(scenario=scenarios())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_all_hours_at_once_are_those_of_one_at_a_time(scenario: Scenario) -> None:
     """And what excludes a job in numbers excludes it in words."""
     problem = Problem(scenario)
