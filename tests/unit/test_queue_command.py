@@ -110,7 +110,11 @@ def test_each_policy_is_what_it_says(tmp_path: Path) -> None:
         "fifo": (7200.0, 7800.0, 8400.0),
         "fifo-backfill": (7200.0, 7800.0, 8400.0),
         "priority": (8400.0, 7800.0, 7200.0),
-        "fifo-local-preemption": (1230.0, 630.0, 30.0),  # each urgent job has its lesser one's place
+        "fifo-local-preemption": (
+            1230.0,
+            630.0,
+            30.0,
+        ),  # each urgent job has its lesser one's place
     }
 
 
