@@ -167,6 +167,7 @@ def _reporting(ours: Context, context: dg.AssetExecutionContext) -> Context:
             waiting = first_open(ours.dispatcher, jobs)
             reason = f"; {waiting}: {tick.reason(waiting)}" if waiting else ""
             context.log.info(f"{stage}: {words}{reason}")
-            _tag(context, team_tags(queue_of(ours.dispatcher), ours.chain.plan.team, jobs))
+            if queue := queue_of(ours.dispatcher):  # with one team nothing of it changes
+                _tag(context, team_tags(queue, ours.chain.plan.team, jobs))
 
     return replace(ours, report=report)
