@@ -54,7 +54,7 @@ ROOT = Path(__file__).parents[2]
 TERMS: dict[str, object] = {"rungs": ["local"], "priority": 0}
 STATUS_FIELDS = [
     "job", "experiment", "stage", "phase", "attempt", "launch", "rung", "step", "eta_s", "reason",
-    "exit_code", "steps_total",
+    "exit_code", "steps_total", "eta_by",
 ]  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def test_status_tells_every_phase(tenure: Run, shop: Shop) -> None:
     assert rows[3] | {"reason": ""} == {
         "job": jobs[3].id, "experiment": "first", "stage": "training", "phase": "held",
         "attempt": 1, "launch": 1, "rung": "local", "step": 100, "eta_s": None, "reason": "",
-        "exit_code": None, "steps_total": None,
+        "exit_code": None, "steps_total": None, "eta_by": None,
     }  # fmt: skip
     assert rows[0]["step"] is None and "nobody has run it yet" in rows[0]["reason"]
     assert rows[6]["reason"] == "cancelled by somebody: of no use"
