@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from math import fsum
+from collections.abc import Collection, Iterable
 
+from tenure.capacity.longtail import expected_remaining_s
 from tenure_protocol.records import JobSpec, Lifetime
-
-
-def expected_remaining_s(durations_s: Sequence[float], elapsed_s: float) -> float | None:
-    """``E[S - e | S > e]`` over whole durations that were measured; ``None`` where none was longer.
-
-    Those that are over by then say nothing of one that is not: most of ten jobs of a second each and one of
-    a hundred are soon over, and what still runs after ten seconds has ninety left.
-
-    >>> expected_remaining_s([1.0] * 9 + [100.0], 10.0), expected_remaining_s([1.0, 2.0], 2.0)
-    (90.0, None)
-    """
-    left_s = [duration_s - elapsed_s for duration_s in durations_s if duration_s > elapsed_s]
-    return fsum(left_s) / len(left_s) if left_s else None
 
 
 def kind_of(spec: JobSpec) -> tuple[object, ...]:
@@ -36,6 +23,7 @@ def kind_of(spec: JobSpec) -> tuple[object, ...]:
 def left_by_likes_s(job: str, likes: Collection[str], lives: Iterable[Lifetime]) -> float | None:
     """Seconds that a job still holds machines, by those of its ``likes`` that finished.
 
+    ``E[S - e | S > e]``: those that were over by then say nothing of one that is not; ``None`` where none took longer.
     A life counts from the claim of a launch to its last sign; a job's are added up, those that were lost too.
 
     >>> lives = [
