@@ -219,7 +219,7 @@ class Dispatcher:
         self._no_answer.clear()
         self._sight.observe()
         if self._knowing:
-            self._note_ends()
+            self._sight.note_ends(self._knowing)
 
     def snapshot(self) -> Snapshot:
         """Everything a decision depends on, as seen by the last observation.
@@ -239,23 +239,6 @@ class Dispatcher:
     def quota_worths(self) -> list[Worth]:
         """What one more hour of each quota that a platform has told would save now, in dollars."""
         return self._sight.quota_worths(self.snapshot())
-
-    def _note_ends(self) -> None:
-        """Ask the runners that know it how the processes of open launches ended: for people only.
-
-        Nothing is decided from it, because a worker may live on where its runner does not look.
-        """
-        for memory in self.world.jobs.values():
-            w = memory.witness
-            launch = w.holder.launch if w and w.holder else w.launched if w else 0
-            bill = self.world.bills.get((memory.job, launch))
-            memory.ended = ""
-            if bill is None or bill.receipt is None or w is None:
-                continue
-            if w.phase not in ("expected", "held"):
-                continue
-            if runner := self._knowing.get(bill.receipt.rung):
-                memory.ended = runner.ended(receipt_of(bill.receipt)) or ""
 
     def follow(
         self,

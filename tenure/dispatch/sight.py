@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tenure.dispatch.contract import ALL_KINDS
+from tenure.dispatch.billing import receipt_of
+from tenure.dispatch.contract import ALL_KINDS, KnowsEnds
 from tenure.dispatch.copies import Stragglers
 from tenure.dispatch.decide import RungView, Snapshot
 from tenure.dispatch.foretell import Foreseen, Foreteller
@@ -70,6 +71,23 @@ class Sight:
             open_jobs = (m for m in self.world.jobs.values() if not m.final)
             in_use = {rung for memory in open_jobs for rung in memory.rungs}
             self.quotas.look(in_use, self._machines())
+
+    def note_ends(self, knowing: Mapping[str, KnowsEnds]) -> None:
+        """Ask the runners that know it how the processes of open launches ended: for people only.
+
+        Nothing is decided from it, because a worker may live on where its runner does not look.
+        """
+        for memory in self.world.jobs.values():
+            w = memory.witness
+            launch = w.holder.launch if w and w.holder else w.launched if w else 0
+            bill = self.world.bills.get((memory.job, launch))
+            memory.ended = ""
+            if bill is None or bill.receipt is None or w is None:
+                continue
+            if w.phase not in ("expected", "held"):
+                continue
+            if runner := knowing.get(bill.receipt.rung):
+                memory.ended = runner.ended(receipt_of(bill.receipt)) or ""
 
     @property
     def troubles(self) -> dict[str, str]:

@@ -160,6 +160,7 @@ class _Stage(World):
                 self._due_s,
                 self._prospects(job),
                 critical=self._critical,
+                on=job.seat.machine.rung.station.name if job.seat else "",
             )
             for job in self.jobs
             if not job.over
@@ -347,7 +348,7 @@ class _Stage(World):
         between = kind.every if math.isfinite(kind.every) else kind.amount
         milestone_s = between / per_s * drag
         found = promised(station.offer, left / per_s * drag, milestone_s, age_s)
-        return _Prospect(**vars(found))
+        return _Prospect(**{**vars(found), "silence_s": station.silence_s})
 
     def _as_it_lasts(self, each: Prospect) -> Prospect:
         """A rung is as sure as what pays for it lasts, which changes from round to round."""

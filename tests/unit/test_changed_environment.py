@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -171,13 +172,15 @@ def test_a_run_tells_the_warning_in_its_own_log(monkeypatch: pytest.MonkeyPatch)
             told.append(words)
 
     class Here:
-        partition_key, log = "orbit", Log()
+        partition_key, log, dispatcher = "orbit", Log(), None
+        chain = SimpleNamespace(plan=SimpleNamespace(team="vision"))
 
         def context(self, _plan: str) -> object:
             return self
 
         report = print
 
+    monkeypatch.setattr(materialize, "_tag", lambda *_: None)
     here = Here()
     made = materialize.played(here, here, "training", lambda *_: facts)  # type: ignore[arg-type]
     assert isinstance(made, dg.MaterializeResult)

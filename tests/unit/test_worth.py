@@ -98,7 +98,7 @@ def test_without_a_quota_there_is_nothing_to_tell() -> None:
 
 def test_status_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [Worth("kaggle", 12.25, None, 0.2, "one more hour would save 0.2 USD over 3 open jobs")]
-    command._show([], True, rows)
+    command._show([], True, rows, [])
     told = json.loads(capsys.readouterr().out)["quotas"]
     assert told == [
         {
@@ -109,7 +109,7 @@ def test_status_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
             "reason": "one more hour would save 0.2 USD over 3 open jobs",
         }
     ]
-    command._show([], False, rows)
+    command._show([], False, rows, [])
     assert (
         "quota of kaggle: 12.2 h left; one more hour would save 0.2 USD" in capsys.readouterr().out
     )
