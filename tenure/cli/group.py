@@ -85,8 +85,9 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, ctx: Context) -> object:
         """Run a command; what it raises for a person becomes a sentence and an exit code."""
+        obeyed = False
         try:
-            _obey_interrupts()
+            obeyed = _obey_interrupts()
             found = super().invoke(ctx)
             sys.stdout.flush()  # what cannot be printed is told here, not after the last line
             return found
@@ -98,6 +99,9 @@ class CommandGroup(TyperGroup):
                 raise
             print(plain(f"tenure: {error}"), file=sys.stderr)
             raise SystemExit(code) from None
+        finally:
+            if obeyed:  # the answer is given: one more Ctrl-C ends the process where it clears up
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class LazyCommand(TyperCommand):
@@ -127,10 +131,12 @@ def build(app: typer.Typer) -> CommandGroup:
     return group
 
 
-def _obey_interrupts() -> None:
-    """Ctrl-C raises ``KeyboardInterrupt`` again; ``tenure.__main__`` had it end the process."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+def _obey_interrupts() -> bool:
+    """Ctrl-C raises ``KeyboardInterrupt`` again, where ``tenure.__main__`` had it end the process."""
+    ends = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if ends:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    return ends
 
 
 def _unprintable(error: OSError) -> bool:

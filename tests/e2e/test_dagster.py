@@ -499,7 +499,9 @@ def test_unattended_a_replaced_deployment_is_not_put_back(played: Played, tmp_pa
 
 def test_a_tick_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENURE_TICK_S", "0")
-    place = Place.make(tmp_path / "fresh")
+    enough = tmp_path / "enough"  # until it is there, no job can end
+    plan = PLAN.replace("level: [0.5]", f"level: [0.5], until: [{enough}]")
+    place = Place.make(tmp_path / "fresh", plan)
     with dg.DagsterInstance.ephemeral() as instance:
         assert "no plan is enlisted" in str(tick(place, instance).skip_reason)
         held = load_plan(place.folder / "plan.yaml", place.settings)
@@ -509,14 +511,15 @@ def test_a_tick_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monke
         assert "quick is in the store and has no plan file" in str(
             tick(place, instance).skip_reason
         )
-        (place.folder / "plan.yaml").write_text(PLAN.replace("margin", "margn"))
+        (place.folder / "plan.yaml").write_text(plan.replace("margin", "margn"))
         assert "plan.yaml:9: promote.margn" in str(tick(place, instance).skip_reason)
         monkeypatch.setenv("TENURE_TICK_S", "soon")
         assert "$TENURE_TICK_S is 'soon'" in str(tick(place, instance).skip_reason)
-        (place.folder / "plan.yaml").write_text(PLAN)
+        (place.folder / "plan.yaml").write_text(plan)
         monkeypatch.setenv("TENURE_TICK_S", "0.2")
         said = str(tick(place, instance).skip_reason)
         assert "quick: training: 0 of 3 jobs finished" in said
+    enough.touch()
     assert workshop.dispatcher.drain()
 
 

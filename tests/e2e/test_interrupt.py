@@ -159,6 +159,18 @@ def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
+def test_an_interrupt_once_a_command_is_over_prints_no_traceback(tmp_path: Path) -> None:
+    """As a second Ctrl-C does, while connections are closed at the exit."""
+    place = Place.make(tmp_path / "late")
+    late = "import atexit\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\nmain()\n"
+    code = AT_IMPORT.replace("NAME", "'nothing'").replace("main()\n", late)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "status"],
+        cwd=place.folder, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_where_interrupts_are_ignored_the_command_ignores_them_too(tmp_path: Path) -> None:
     """As under nohup: neither while it is imported nor later."""
     place = Place.make(tmp_path / "nohup")
