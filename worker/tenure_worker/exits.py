@@ -58,9 +58,9 @@ def fault_of(reason: str | None) -> tuple[str, int | None] | None:
     (('RuntimeError: CUDA error # at #', 7), None)
     """
     begins = _FAULT.match(reason or "")
-    if not reason or begins is None:
+    if begins is None:
         return None
-    line = reason[begins.end() :].strip().splitlines() or [""]
+    line = begins.string[begins.end() :].strip().splitlines() or [""]
     step = int(begins[1]) if begins[1] else None
     return _NUMBERS.sub("#", line[0])[:200], step
 
